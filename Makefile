@@ -1,0 +1,45 @@
+# Two commands do it all on a fresh machine: `make demo` and `make test`.
+# PYTHON chooses the interpreter that the environments are made with (3.10 or newer).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.PHONY: demo test check fmt lint types contracts demo-env vllm-env bench clean
+
+demo: $(STAMP)
+	@$(BIN)/eagle3-console demo
+
+test: $(STAMP) demo-env
+	$(BIN)/python -m pytest $(TESTS)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) test
+
+fmt: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+demo-env: $(STAMP)
+	@$(BIN)/eagle3-console demo --prepare-only
+
+vllm-env: $(STAMP)
+	@bash tests/vllm/make_env.sh .venvs/vllm-0.16
+
+bench: $(STAMP)
+	$(BIN)/python -m bench
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "eagle3-console needs Python 3.10 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing eagle3-console and its tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

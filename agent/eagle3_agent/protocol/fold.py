@@ -1,0 +1,155 @@
+"""Where a run stands, as a function of its events; pure.
+
+The agent folds a run's file to make the history's line, the console folds the
+same lines as they arrive: one function, so that both screens agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .events import (
+    Aborting,
+    Ended,
+    Event,
+    Failure,
+    Load,
+    Note,
+    Patched,
+    Plan,
+    Progress,
+    Skipped,
+    Spawned,
+    Stage,
+    Wrote,
+)
+from .values import ErrorInfo, PatchFinding, Samples, StageTime
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The sum of a run's events so far."""
+
+    stages: tuple[StageTime, ...] = ()
+    failed_stage: str = ""
+    shards_done: int | None = None
+    shards_total: int | None = None
+    total: int | None = None
+    planned_tokens: int | None = None
+    planned_bytes: int | None = None
+    reused: int = 0
+    done: int = 0
+    skipped: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    rate: float | None = None
+    """Tokens a second over ``window`` seconds."""
+    window: float | None = None
+    eta: float | None = None
+    wrote: Wrote | None = None
+    patches: tuple[PatchFinding, ...] = ()
+    applied: tuple[str, ...] = ()
+    warnings: tuple[Note, ...] = ()
+    error: ErrorInfo | None = None
+    spawned: Spawned | None = None
+    aborting: Aborting | None = None
+    ended: Ended | None = None
+    last: float | None = None
+    """Epoch seconds of the newest event."""
+
+    @property
+    def stage(self) -> StageTime | None:
+        """The stage that goes on, or the last one that did."""
+        return self.stages[-1] if self.stages else None
+
+    @property
+    def samples(self) -> Samples:
+        return Samples(self.total, self.done, self.skipped)
+
+    def stage_seconds(self, name: str, now: float | None = None) -> float | None:
+        """Duration of a stage; up to ``now`` while it goes on, None if it never began."""
+        for stage in self.stages:
+            if stage.name == name:
+                end = stage.ended if stage.ended is not None else now
+                return None if end is None else max(0.0, end - stage.started)
+        return None
+
+    def mean_rate(self, now: float | None = None) -> float | None:
+        """Tokens a second over the whole extract stage; None before it began."""
+        seconds = self.stage_seconds("extract", now if now is not None else self.last)
+        return self.tokens / seconds if seconds and self.tokens else None
+
+
+def fold(standing: Standing, event: Event) -> Standing:
+    """``standing`` after one more event."""
+    standing = replace(standing, last=event.t)
+    if isinstance(event, Progress):
+        return replace(
+            standing,
+            done=event.done,
+            total=event.total,
+            skipped=event.skipped,
+            tokens=event.tokens,
+            bytes=event.bytes,
+            rate=event.tokens_per_second,
+            window=event.window,
+            eta=event.eta,
+        )
+    if isinstance(event, Stage):
+        return _fold_stage(standing, event)
+    if isinstance(event, Plan):
+        return replace(
+            standing,
+            total=event.total,
+            planned_tokens=event.tokens,
+            planned_bytes=event.bytes,
+            reused=event.reused,
+        )
+    if isinstance(event, Load):
+        return replace(standing, shards_done=event.done, shards_total=event.total)
+    if isinstance(event, Wrote):
+        return replace(standing, wrote=event)
+    if isinstance(event, Skipped):
+        return standing  # counted by Progress, listed by whoever keeps the lines
+    if isinstance(event, Patched):
+        kept = tuple(p for p in standing.patches if p.patch != event.finding.patch)
+        applied = tuple(p for p in standing.applied if p != event.finding.patch)
+        return replace(
+            standing,
+            patches=(*kept, event.finding),
+            applied=(*applied, event.finding.patch) if event.applied else applied,
+        )
+    if isinstance(event, Note):
+        if event.level == "warning":
+            return replace(standing, warnings=(*standing.warnings, event)[-100:])
+        return standing
+    if isinstance(event, Failure):
+        # the first is the cause; what fails while it unwinds is not
+        return standing if standing.error else replace(standing, error=event.error)
+    if isinstance(event, Spawned):
+        return replace(standing, spawned=event)
+    if isinstance(event, Aborting):
+        return replace(standing, aborting=event)
+    return _fold_ended(standing, event)
+
+
+def _fold_stage(standing: Standing, event: Stage) -> Standing:
+    stages = standing.stages
+    if event.status == "start":
+        if stages and stages[-1].ended is None:
+            stages = (*stages[:-1], replace(stages[-1], ended=event.t))
+        return replace(standing, stages=(*stages, StageTime(event.name, event.t)))
+    if stages and stages[-1].name == event.name and stages[-1].ended is None:
+        stages = (*stages[:-1], replace(stages[-1], ended=event.t))
+    failed = event.name if event.status == "failed" else standing.failed_stage
+    return replace(standing, stages=stages, failed_stage=failed)
+
+
+def _fold_ended(standing: Standing, event: Ended) -> Standing:
+    stages = standing.stages
+    failed = standing.failed_stage
+    if stages and stages[-1].ended is None:
+        if event.state in ("failed", "lost") and not failed:
+            failed = stages[-1].name
+        stages = (*stages[:-1], replace(stages[-1], ended=event.t))
+    return replace(standing, stages=stages, failed_stage=failed, ended=event, eta=None)

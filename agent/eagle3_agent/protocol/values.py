@@ -1,0 +1,304 @@
+"""Facts that both sides speak of: profile, verdicts, GPUs, runs, problems; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+# --------------------------------------------------------------------------- profile
+
+EngineName = Literal["auto", "speculators", "transformers", "script", "vllm"]
+OutputFormat = Literal["speculators-pt", "safetensors"]
+
+
+@dataclass(frozen=True)
+class HostSection:
+    python: str
+    """The interpreter that holds torch and vLLM, as a path on the GPU host."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Extra environment of the worker."""
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    path: str
+    tensor_parallel_size: int = 1
+    max_model_len: int = 2048
+    """Tokens; longer samples are truncated to ``data.seq_length`` first."""
+    gpu_memory_utilization: float = 0.8
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """``auto`` keeps the checkpoint's own dtype, float32 included."""
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class CaptureSection:
+    layers: tuple[int, ...]
+    """0-based decoder layers; entry i is the state AFTER layer i: HF ``hidden_states[i + 1]``
+    before the final norm.  The last entry is the verifier's last state."""
+
+
+@dataclass(frozen=True)
+class DataSection:
+    path: str
+    max_samples: int | None = None
+    """None takes every sample."""
+    seq_length: int = 2048
+    """Tokens; a longer sample is cut here together with its loss mask, and counted."""
+
+
+@dataclass(frozen=True)
+class OutputSection:
+    dir: str
+    format: OutputFormat = "speculators-pt"
+
+
+@dataclass(frozen=True)
+class EngineSection:
+    name: EngineName = "auto"
+    script: str | None = None
+    args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A resolved profile: what the console's TOML became, and what ``run.json`` keeps."""
+
+    name: str
+    host: HostSection
+    model: ModelSection
+    capture: CaptureSection
+    data: DataSection
+    output: OutputSection
+    engine: EngineSection = EngineSection()
+
+
+# --------------------------------------------------------------------------- problems
+
+ProblemCode = Literal[
+    "usage", "connect", "blocked", "busy", "not-found", "refused", "failed", "internal"
+]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An error as a value: shown as it stands, to a person."""
+
+    title: str
+    happened: str
+    todo: str
+    code: ProblemCode = "failed"
+
+
+@dataclass(frozen=True)
+class Where:
+    """The line that raised: ``source`` is its text where it could be read."""
+
+    file: str
+    line: int
+    function: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class ErrorInfo:
+    """The exception that ended a run; an empty ``message`` stays empty, ``where`` still speaks."""
+
+    type: str
+    message: str
+    rank: int | None = None
+    where: Where | None = None
+    traceback: str = ""
+
+
+# --------------------------------------------------------------------------- preflight
+
+Status = Literal["pass", "warn", "block", "skip"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one check says."""
+
+    check: str
+    """Stable id, such as ``gpu-clean``; ``--force`` names it."""
+    title: str
+    status: Status
+    saw: str
+    """The facts, with figures."""
+    why: str = ""
+    """Why it matters to the next hour."""
+    todo: str = ""
+    """The way out; empty when there is nothing to do."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """All verdicts of one preflight."""
+
+    verdicts: tuple[Verdict, ...]
+    seconds: float
+    at: float
+    """Epoch seconds at its end, by the host's clock."""
+
+    @property
+    def blocking(self) -> tuple[Verdict, ...]:
+        return tuple(v for v in self.verdicts if v.status == "block")
+
+
+@dataclass(frozen=True)
+class PatchFinding:
+    """Whether one named patch applies to what is installed, and how that is known."""
+
+    patch: str
+    """Stable id, such as ``speculators/reply-shape``."""
+    title: str
+    status: Literal["needed", "not-needed", "cannot-tell"]
+    evidence: str
+    symptom: str = ""
+    cause: str = ""
+    change: str = ""
+    until: str = ""
+    """When the patch can be deleted."""
+
+
+# --------------------------------------------------------------------------- host and GPUs
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    pid: int
+    user: str
+    command: str
+    bytes: int | None
+    """Device memory; None where NVML does not say."""
+    started: float | None = None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU at one moment.  None means that NVML did not say; never 0 for unknown."""
+
+    index: int
+    uuid: str = ""
+    name: str = ""
+    memory_used: int | None = None
+    """Bytes in use by processes (NVML memory v2: the driver's reserve is not counted)."""
+    memory_total: int | None = None
+    utilization: int | None = None
+    """Percent of the last sample period in which a kernel ran."""
+    temperature: int | None = None
+    """Degrees Celsius."""
+    power: float | None = None
+    """Watt."""
+    power_limit: float | None = None
+    processes: tuple[GpuProcess, ...] = ()
+    error: str = ""
+    """Why this GPU could not be read (lost, hanging); the others still are."""
+
+
+@dataclass(frozen=True)
+class HostSample:
+    """The host at one moment."""
+
+    t: float
+    gpus: tuple[Gpu, ...] = ()
+    gpu_problem: str = ""
+    """Why there is no GPU list at all, in words; empty when there is one."""
+    driver: str = ""
+    cuda: str = ""
+    cpu_count: int = 0
+    cpu_percent: float | None = None
+    """0 to 100 over all cores, since the sample before."""
+    memory_used: int | None = None
+    memory_total: int | None = None
+    load: float | None = None
+    """One-minute load average."""
+
+
+# --------------------------------------------------------------------------- runs
+
+RunState = Literal["queued", "running", "completed", "incomplete", "failed", "aborted", "lost"]
+StageName = Literal["preflight", "load", "warmup", "extract", "write", "verify", "done"]
+
+
+@dataclass(frozen=True)
+class Samples:
+    total: int | None = None
+    done: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """One stage of a run: ``ended`` is None while it goes on."""
+
+    name: StageName
+    started: float
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One line of the history."""
+
+    run: str
+    """The run's id: its folder's name, four digits or more."""
+    number: int
+    state: RunState
+    attempt: int
+    profile: str
+    engine: str
+    started: float | None
+    ended: float | None
+    samples: Samples
+    tokens: int
+    tokens_per_second: float | None
+    """Mean over the extract stage."""
+    bytes: int
+    output_dir: str
+    model: str = ""
+    created: float = 0.0
+    stage: str = ""
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True)
+class RunDetail:
+    """Everything about one run that is not a stream."""
+
+    summary: RunSummary
+    resolved: Profile
+    preflight: Report | None
+    forced: tuple[str, ...]
+    patches: tuple[PatchFinding, ...]
+    environment: dict[str, Any]
+    """Versions, driver, host name, interpreter: what a diff of attempts compares."""
+    folder: str
+    stages: tuple[StageTime, ...] = ()
+
+
+@dataclass(frozen=True)
+class SampleCheck:
+    """One sample recomputed with transformers."""
+
+    index: int
+    ok: bool
+    tokens: int
+    worst_relative_error: float | None
+    """max over layers of max|captured - reference| / max|reference|."""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    ok: bool
+    checked: tuple[SampleCheck, ...]
+    files: int
+    """Files whose checksum was compared with the manifest."""
+    bad_files: tuple[str, ...]
+    tolerance: float
+    dtype: str
+    seconds: float
+    reference: str = ""

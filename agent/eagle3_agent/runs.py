@@ -1,0 +1,273 @@
+"""A run's folder: made, read and listed.  Nothing about a run is known from elsewhere.
+
+    run.json         what was asked: written once, before anything starts
+    events.jsonl     what happened, appended by agent, supervisor and worker
+    output.log       the worker's stdout and stderr, raw
+    gpu.jsonl        HostSample lines while the run went on
+    supervisor.json  who guards it: pid, start time, boot id, host
+    exit.json        how it ended: written once, by whoever saw the end
+
+Written files are replaced whole (temporary name, fsync, rename), so a reader
+sees the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from . import journal, paths
+from .protocol import ProtocolError, decode_event, dumps, from_json
+from .protocol.events import Event
+from .protocol.fold import Standing, fold
+from .protocol.values import Profile, Report, RunState
+
+T = TypeVar("T")
+
+#: Format of the folder; a reader accepts this and everything older.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """``run.json``."""
+
+    format: int
+    run: str
+    number: int
+    attempt: int
+    created: float
+    host: str
+    profile: Profile
+    engine: str
+    """What ``auto`` became."""
+    preflight: Report | None = None
+    forced: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
+    """What no other running run may claim: ``gpu:UUID``, ``cpu``, ``output:FOLDER``."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    resumes: str = ""
+    """The run whose samples this attempt keeps; empty for a fresh one."""
+
+
+@dataclass(frozen=True)
+class Guardian:
+    """``supervisor.json``: a pid means something only together with its start time and boot."""
+
+    pid: int
+    start_time: int
+    """Clock ticks since boot, field 22 of /proc/PID/stat."""
+    boot_id: str
+    host: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """``exit.json``."""
+
+    state: RunState
+    ended: float
+    code: int | None = None
+    signal: int | None = None
+    survivors: tuple[int, ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A path with the names inside it; holds no state."""
+
+    path: Path
+
+    @property
+    def run(self) -> str:
+        return self.path.name
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def output(self) -> Path:
+        return self.path / "output.log"
+
+    @property
+    def gpu(self) -> Path:
+        return self.path / "gpu.jsonl"
+
+    def stream(self, name: str) -> Path:
+        """The file of a ``StreamName``."""
+        return {"events": self.events, "output": self.output, "gpu": self.gpu}[name]
+
+    def append(self, event: Event) -> None:
+        journal.append(self.events, event)
+
+    def record(self) -> RunRecord:
+        """Raises OSError or ProtocolError when ``run.json`` is missing or broken."""
+        return read_value(self.path / "run.json", RunRecord)
+
+    def guardian(self) -> Guardian | None:
+        return _read_optional(self.path / "supervisor.json", Guardian)
+
+    def write_guardian(self, guardian: Guardian) -> None:
+        write_value(self.path / "supervisor.json", guardian)
+
+    def exit(self) -> Exit | None:
+        return _read_optional(self.path / "exit.json", Exit)
+
+    def write_exit(self, end: Exit) -> None:
+        """Raises FileExistsError when the run's end was already written."""
+        temporary = self.path / f".exit.json.{os.getpid()}"
+        _write_synced(temporary, dumps(end).encode("ascii") + b"\n")
+        try:
+            os.link(temporary, self.path / "exit.json")  # link never replaces: written once
+        finally:
+            temporary.unlink()
+        sync_folder(self.path)
+
+    def read_events(self, offset: int = 0) -> Iterator[tuple[int, Event]]:
+        """Events this version understands, each with the offset after it."""
+        for after, line in journal.lines(self.events, offset):
+            event = decode_event(line)
+            if event is not None:
+                yield after, event
+
+    def standing(self) -> Standing:
+        standing = Standing()
+        for _, event in self.read_events():
+            standing = fold(standing, event)
+        return standing
+
+
+def create(
+    profile: Profile,
+    engine: str,
+    *,
+    attempt: int,
+    preflight: Report | None = None,
+    forced: tuple[str, ...] = (),
+    claims: tuple[str, ...] = (),
+    environment: dict[str, Any] | None = None,
+    resumes: str = "",
+) -> RunFolder:
+    """Claim the next number by making its folder, and write ``run.json``.
+
+    The folder is complete or absent: it is made under a temporary name and renamed.
+    Raises OSError when the state folder cannot be written.
+    """
+    root = paths.private_dir(paths.runs_dir())
+    number = max((f.number for f in _numbered(root)), default=0)
+    while True:
+        number += 1
+        final = root / f"{number:04d}"
+        staging = root / f".{number:04d}.{os.getpid()}"
+        os.mkdir(staging, 0o700)
+        record = RunRecord(
+            format=FORMAT,
+            run=final.name,
+            number=number,
+            attempt=attempt,
+            created=time.time(),
+            host=os.uname().nodename,
+            profile=profile,
+            engine=engine,
+            preflight=preflight,
+            forced=forced,
+            claims=claims,
+            environment=environment or {},
+            resumes=resumes,
+        )
+        write_value(staging / "run.json", record)
+        (staging / "events.jsonl").touch(mode=0o600)
+        try:
+            os.rename(staging, final)  # fails on a folder that is not empty: the claim
+        except OSError:
+            (staging / "events.jsonl").unlink()
+            (staging / "run.json").unlink()
+            staging.rmdir()
+            if final.exists():
+                continue
+            raise
+        sync_folder(root)
+        return RunFolder(final)
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    number: int
+    path: Path
+
+
+def _numbered(root: Path) -> list[_Numbered]:
+    try:
+        names = os.listdir(root)
+    except FileNotFoundError:
+        return []
+    return [_Numbered(int(n), root / n) for n in names if n.isdecimal() and n.isascii()]
+
+
+def list_folders() -> list[RunFolder]:
+    """Every run of this home, oldest first."""
+    found = sorted(_numbered(paths.runs_dir()), key=lambda f: f.number)
+    return [RunFolder(f.path) for f in found]
+
+
+def find(name: str) -> RunFolder | None:
+    """A run by id, number or ``last``; None when there is none."""
+    folders = list_folders()
+    if name == "last":
+        return folders[-1] if folders else None
+    if not (name.isascii() and name.isdecimal()):
+        return None
+    wanted = int(name)
+    return next((f for f in folders if int(f.run) == wanted), None)
+
+
+def read_value(path: Path, cls: type[T]) -> T:
+    """Read a whole-file JSON value; raises OSError or ProtocolError."""
+    try:
+        body = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ProtocolError(f"{path.name} is not JSON: {error}") from None
+    return from_json(cls, body)
+
+
+def _read_optional(path: Path, cls: type[T]) -> T | None:
+    try:
+        return read_value(path, cls)
+    except (OSError, ProtocolError):
+        return None
+
+
+def write_value(path: Path, value: Any) -> None:
+    """Replace ``path`` whole: temporary name, fsync, rename, fsync of the folder."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        _write_synced(temporary, dumps(value).encode("ascii") + b"\n")
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(fd)
+
+
+def sync_folder(path: Path) -> None:
+    """Make renames in ``path`` survive a power cut."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
