@@ -13,12 +13,17 @@ demo: $(STAMP)
 test: $(STAMP) demo-env
 	$(BIN)/python -m pytest $(TESTS)
 
-check: $(STAMP)
+check: lint types contracts test
+
+lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(STAMP)
 	$(BIN)/mypy
+
+contracts: $(STAMP)
 	$(BIN)/lint-imports
-	$(MAKE) test
 
 fmt: $(STAMP)
 	$(BIN)/ruff format .

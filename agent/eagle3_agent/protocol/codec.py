@@ -80,7 +80,7 @@ def from_json(cls: type[T], value: Any, where: str = "") -> T:
     if not isinstance(value, dict):
         raise ProtocolError(f"{where}: expected an object, got {type(value).__name__}")
     made: dict[str, Any] = {}
-    hints = _hints(cls)
+    hints = _hints(typing.cast(Hashable, cls))
     for field in dataclasses.fields(cls):  # type: ignore[arg-type]
         if field.name in value:
             made[field.name] = _read(hints[field.name], value[field.name], f"{where}.{field.name}")
