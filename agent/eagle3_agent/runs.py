@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -165,8 +166,7 @@ def create(
     while True:
         number += 1
         final = root / f"{number:04d}"
-        staging = root / f".{number:04d}.{os.getpid()}"
-        os.mkdir(staging, 0o700)
+        staging = Path(tempfile.mkdtemp(prefix=f".{number:04d}.", dir=root))
         record = RunRecord(
             format=FORMAT,
             run=final.name,
