@@ -59,11 +59,14 @@ def private_dir(path: Path) -> Path:
     Raises PermissionError when it is a symlink, another user's, or open to others and
     cannot be closed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        pass
+    missing = [path]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for folder in reversed(missing):  # one by one: mkdir(parents=True) leaves parents to the umask
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass
     info = os.lstat(path)
     if not stat.S_ISDIR(info.st_mode):
         raise PermissionError(f"{path} is not a folder (a symlink or a file stands there)")

@@ -5,6 +5,7 @@
     output.log       the worker's stdout and stderr, raw
     gpu.jsonl        HostSample lines while the run went on
     supervisor.json  who guards it: pid, start time, boot id, host
+    preflight.json   the check of a queued run, when its turn came
     exit.json        how it ended: written once, by whoever saw the end
 
 Written files are replaced whole (temporary name, fsync, rename), so a reader
@@ -113,20 +114,31 @@ class RunFolder:
         return read_value(self.path / "run.json", RunRecord)
 
     def guardian(self) -> Guardian | None:
-        return _read_optional(self.path / "supervisor.json", Guardian)
+        return read_optional(self.path / "supervisor.json", Guardian)
 
     def write_guardian(self, guardian: Guardian) -> None:
-        write_value(self.path / "supervisor.json", guardian)
+        """Raises FileExistsError when somebody guards, or guarded, this run already."""
+        self._write_once("supervisor.json", guardian)
+
+    def preflight(self) -> Report | None:
+        """The check that ran when a queued run's turn came; None without such."""
+        return read_optional(self.path / "preflight.json", Report)
+
+    def write_preflight(self, report: Report) -> None:
+        write_value(self.path / "preflight.json", report)
 
     def exit(self) -> Exit | None:
-        return _read_optional(self.path / "exit.json", Exit)
+        return read_optional(self.path / "exit.json", Exit)
 
     def write_exit(self, end: Exit) -> None:
         """Raises FileExistsError when the run's end was already written."""
-        temporary = self.path / f".exit.json.{os.getpid()}"
-        _write_synced(temporary, dumps(end).encode("ascii") + b"\n")
+        self._write_once("exit.json", end)
+
+    def _write_once(self, name: str, value: Any) -> None:
+        temporary = self.path / f".{name}.{os.getpid()}"
+        _write_synced(temporary, dumps(value).encode("ascii") + b"\n")
         try:
-            os.link(temporary, self.path / "exit.json")  # link never replaces: written once
+            os.link(temporary, self.path / name)  # link never replaces
         finally:
             temporary.unlink()
         sync_folder(self.path)
@@ -237,7 +249,8 @@ def read_value(path: Path, cls: type[T]) -> T:
     return from_json(cls, body)
 
 
-def _read_optional(path: Path, cls: type[T]) -> T | None:
+def read_optional(path: Path, cls: type[T]) -> T | None:
+    """The same; None for a file that is not there or cannot be read."""
     try:
         return read_value(path, cls)
     except (OSError, ProtocolError):

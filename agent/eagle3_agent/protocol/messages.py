@@ -46,6 +46,8 @@ class ListRuns:
 
     id: int
     watch: bool = False
+    before: int | None = None
+    """Only runs with a lower number: the next page after ``Runs.older``."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,8 @@ class StopAgent:
     """Runs go on without it.  -> Done"""
 
     id: int
+    only_idle: bool = False
+    """Refused (``busy``) while there is another client, a running or a queued run."""
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,9 @@ class Welcome:
 class Runs:
     re: int
     runs: tuple[RunSummary, ...]
+    """The newest that fit a line, oldest first."""
+    older: int = 0
+    """How many older ones were left out; ask again with ``before``."""
 
 
 @dataclass(frozen=True)
@@ -247,6 +254,8 @@ class Compat:
     versions: dict[str, str]
     """Distribution name -> version in the profile's interpreter."""
     seconds: float
+    problems: tuple[str, ...] = ()
+    """What could not be looked at in that interpreter, and why."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,253 @@
+"""One connection: lines in, replies and pushes out, and never more in memory than a few of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from eagle3_agent.protocol import MAX_LINE, VERSION, Message, ProtocolError, decode_message, encode
+from eagle3_agent.protocol.messages import (
+    AgentStatus,
+    Hello,
+    Ping,
+    Refused,
+    RunChanged,
+    StopAgent,
+    Telemetry,
+)
+from eagle3_agent.protocol.values import HostSample, Problem, RunSummary
+
+from . import requests
+from .errors import Refusal
+
+if TYPE_CHECKING:
+    from .agent import Agent
+
+#: Requests of one client that may be under way; more are left in the socket.
+_PENDING_MAX = 64
+
+#: Understood before a Hello, and from a client of another wire version.
+_ALWAYS = (Ping, AgentStatus, StopAgent)
+
+
+class Client:
+    """What the agent knows of one connected client."""
+
+    def __init__(
+        self, agent: Agent, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._agent = agent
+        self._reader = reader
+        self._writer = writer
+        self._sending = asyncio.Lock()
+        self._room = asyncio.Semaphore(_PENDING_MAX)
+        self._pending: set[asyncio.Task[None]] = set()
+        self._changed: dict[str, RunSummary] = {}
+        self._sample: HostSample | None = None
+        self._news = asyncio.Event()
+        self._pusher: asyncio.Task[None] | None = None
+        self.greeted = False
+        self.read_only = False
+        self.watches_runs = False
+        self.host_interval: float | None = None
+        """Seconds between two Telemetry; None when the client does not watch the host."""
+        self._next_sample = 0.0
+        self.streams: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Serve until the client leaves.  What it asked for is answered before that.
+
+        A client may close its sending side and still read the replies to what it sent.
+        """
+        try:
+            await self._read_all()
+            self._drop_pushes()
+            while self._pending:
+                await asyncio.wait(self._pending)
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # it is gone: whatever it asked for is of no use to it
+        finally:
+            self._drop_pushes()
+            for task in self._pending:
+                task.cancel()
+            await asyncio.gather(*self._pending, return_exceptions=True)
+            self._writer.close()
+
+    def leave(self) -> None:
+        """Answer what was asked, read no more."""
+        self._reader.feed_eof()
+
+    def _drop_pushes(self) -> None:
+        self.watches_runs, self.host_interval = False, None
+        for task in [*self.streams.values(), self._pusher]:
+            if task is not None:
+                task.cancel()
+        self.streams.clear()
+
+    async def _read_all(self) -> None:
+        while True:
+            try:
+                line = await self._reader.readuntil(b"\n")
+            except asyncio.IncompleteReadError:
+                return
+            except asyncio.LimitOverrunError:
+                what = f"it sent a line longer than {MAX_LINE} bytes, and was cut off"
+                await self.send(Refused(0, _unreadable(what)))
+                return
+            if line.strip():
+                await self._room.acquire()
+                await self._begin(line)
+
+    async def _begin(self, line: bytes) -> None:
+        try:
+            message = decode_message(line)
+        except ProtocolError as error:
+            self._room.release()
+            await self.send(Refused(_id_of(line), _unreadable(str(error))))
+            return
+        if isinstance(message, Hello):
+            # at once, not beside the next line: what it forbids must hold for that line
+            self.read_only = self.read_only or message.read_only
+            self.greeted = message.version == VERSION
+        task = asyncio.create_task(self._answer(message))
+        self._pending.add(task)
+        task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._pending.discard(task)
+        self._room.release()
+        if not task.cancelled() and isinstance(task.exception(), ConnectionError):
+            self._writer.transport.abort()
+
+    async def _answer(self, message: Message) -> None:
+        number = getattr(message, "id", 0)
+        reply: Message
+        try:
+            if not self.greeted and not isinstance(message, (*_ALWAYS, Hello)):
+                raise Refusal("No greeting", "the first line was not a Hello", "Send Hello first.")
+            if self.read_only and requests.changes(message):
+                raise Refusal(
+                    "This connection only reads",
+                    f"{type(message).__name__} would change the host",
+                    "Connect without --read-only to do that.",
+                    code="refused",
+                )
+            reply = await requests.answer(self._agent, self, message)
+        except Refusal as refusal:
+            reply = Refused(number, refusal.problem, refusal.report)
+        except (OSError, ProtocolError) as error:
+            if isinstance(error, ConnectionError):
+                raise
+            self._agent.log(f"{type(message).__name__}: {type(error).__name__}: {error}")
+            reply = Refused(number, _failed(type(message).__name__, str(error)))
+        except Exception as error:  # a fault of ours must not end the other clients
+            self._agent.log_fault(f"{type(message).__name__} failed", error)
+            reply = Refused(number, _internal(type(message).__name__, error))
+        await self.send(reply)
+
+    async def send(self, message: Message) -> None:
+        """Write one line, and wait while the client does not read; raises ConnectionError."""
+        try:
+            line = encode(message)
+        except ProtocolError as error:
+            line = encode(Refused(getattr(message, "re", 0), _unreadable(str(error))))
+        async with self._sending:
+            self._writer.write(line)
+            await self._writer.drain()
+
+    # ------------------------------------------------------------ streams
+
+    def open_stream(self, sub: int, pump: Coroutine[Any, Any, None]) -> None:
+        """Let ``pump`` send its chunks once the reply to the request that asked is out."""
+        self.streams[sub] = asyncio.create_task(self._run_stream(sub, pump))
+
+    def close_stream(self, sub: int) -> None:
+        task = self.streams.pop(sub, None)
+        if task is not None:
+            task.cancel()
+
+    async def _run_stream(self, sub: int, pump: Coroutine[Any, Any, None]) -> None:
+        try:
+            await pump
+        except ConnectionError:
+            self._writer.transport.abort()
+        except OSError as error:
+            self._agent.log(f"stream {sub}: {error}")
+            problem = Problem("A stream broke off", str(error), "Look at the file on the host.")
+            await self.send(Refused(sub, problem))
+        finally:
+            if self.streams.get(sub) is asyncio.current_task():
+                del self.streams[sub]
+
+    # ------------------------------------------------------------ pushes, the newest wins
+
+    def run_changed(self, summary: RunSummary) -> None:
+        """Have the newest summary of a run sent when the client has room for it."""
+        if self.watches_runs:
+            self._changed[summary.run] = summary
+            self._push()
+
+    def sampled(self, sample: HostSample) -> None:
+        """Have the newest sample sent, if this client's interval is over."""
+        if self.host_interval is not None and sample.t >= self._next_sample:
+            self._next_sample = sample.t + 0.9 * self.host_interval
+            self._sample = sample
+            self._push()
+
+    def watch_host(self, interval: float) -> None:
+        """Seconds between samples; 0 stops them."""
+        self.host_interval = max(0.25, min(interval, 3600.0)) if interval > 0 else None
+        self._next_sample = 0.0
+
+    def _push(self) -> None:
+        self._news.set()
+        if self._pusher is None or self._pusher.done():
+            self._pusher = asyncio.create_task(self._push_all())
+
+    async def _push_all(self) -> None:
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                sample, self._sample = self._sample, None
+                if sample is not None:
+                    await self.send(Telemetry(sample))
+                while self._changed:
+                    run = next(iter(self._changed))
+                    await self.send(RunChanged(self._changed.pop(run)))
+        except ConnectionError:
+            self._writer.transport.abort()
+
+
+def _id_of(line: bytes) -> int:
+    """The number of a request that could not be read, so that its sender can tell; else 0."""
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError):
+        return 0
+    number = body.get("id") if isinstance(body, dict) else None
+    return number if isinstance(number, int) and not isinstance(number, bool) else 0
+
+
+def _unreadable(what: str) -> Problem:
+    return Problem(
+        "The agent did not understand a message",
+        what,
+        "Console and agent may be of different versions: `eagle3-console agent upgrade TARGET`.",
+        "usage",
+    )
+
+
+def _failed(name: str, what: str) -> Problem:
+    return Problem(f"{name} failed on the host", what, "See the agent's log on the host.")
+
+
+def _internal(name: str, error: Exception) -> Problem:
+    return Problem(
+        f"The agent failed at {name}",
+        f"{type(error).__name__}: {error}",
+        "This is a fault of the agent; its log on the host holds the traceback.",
+        "internal",
+    )

@@ -1,0 +1,195 @@
+"""What each message of a client does: one function each, from a message to its reply."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from eagle3_agent import archive, paths, summaries
+from eagle3_agent.protocol import VERSION, Message
+from eagle3_agent.protocol.messages import (
+    Abort,
+    AgentStatus,
+    Clear,
+    Detail,
+    Done,
+    GetRun,
+    Hello,
+    ListRuns,
+    Ping,
+    Pong,
+    Resume,
+    Runs,
+    Start,
+    Status,
+    StopAgent,
+    Subscribe,
+    Unsubscribe,
+    Welcome,
+)
+from eagle3_agent.summaries import Entry
+
+from . import streams
+from .errors import Refusal
+
+if TYPE_CHECKING:
+    from .agent import Agent
+    from .client import Client
+
+#: Streams of one client at a time.
+_STREAMS_MAX = 64
+
+#: Runs of one reply: 10,000 summaries do not fit one line of the wire.
+_PAGE = 4000
+
+
+def changes(message: Message) -> bool:
+    """Whether a message would change the host: what a read-only client may not send."""
+    if isinstance(message, Clear):
+        return message.confirm
+    return isinstance(message, (Start, Resume, Abort, StopAgent))
+
+
+async def answer(agent: Agent, client: Client, message: Message) -> Message:
+    """The reply; raises Refusal."""
+    handler = _HANDLERS.get(type(message))
+    if handler is None:
+        raise Refusal(
+            "The agent did not understand a message",
+            f"{type(message).__name__} is not a request",
+            "Send a request.",
+        )
+    return await handler(agent, client, message)
+
+
+def entry_of(agent: Agent, run: str) -> Entry:
+    """Raises Refusal for a run that does not exist."""
+    entry = agent.index.find(run)
+    if entry is None:
+        agent.refresh()
+        entry = agent.index.find(run)
+    if entry is None:
+        newest = agent.index.find("last")
+        known = f"the newest is {newest.summary.run}" if newest else "there is none yet"
+        raise Refusal(
+            f"There is no run {run!r:.60}",
+            f"{paths.runs_dir()} does not hold it; {known}",
+            "List the runs with `eagle3-console runs TARGET`.",
+            code="not-found",
+        )
+    return entry
+
+
+async def _hello(agent: Agent, client: Client, message: Hello) -> Message:
+    if message.version != VERSION:
+        raise Refusal(
+            "Console and agent speak different versions of the wire",
+            f"the agent on {platform.node()} speaks {VERSION}, the console {message.version}",
+            "Let the console replace it: `eagle3-console agent upgrade TARGET`.",
+        )
+    return Welcome(
+        re=message.id,
+        version=VERSION,
+        archive=archive.name(),
+        pid=os.getpid(),
+        host=platform.node(),
+        python=platform.python_version(),
+        started=agent.started,
+        now=time.time(),
+    )
+
+
+async def _ping(agent: Agent, client: Client, message: Ping) -> Message:
+    return Pong(message.id)
+
+
+async def _list(agent: Agent, client: Client, message: ListRuns) -> Message:
+    await agent.loaded.wait()
+    agent.refresh()
+    # from here on changes are pushed: nothing can fall between the list and the watch
+    client.watches_runs = client.watches_runs or message.watch
+    found = agent.index.summaries()
+    if message.before is not None:
+        found = [s for s in found if s.number < message.before]
+    page = tuple(summaries.short(s) for s in found[-_PAGE:])
+    return Runs(message.id, page, older=len(found) - len(page))
+
+
+async def _get(agent: Agent, client: Client, message: GetRun) -> Message:
+    entry = entry_of(agent, message.run)
+    agent.refresh(entry.summary.run)
+    return Detail(message.id, await asyncio.to_thread(summaries.detail, entry))
+
+
+async def _subscribe(agent: Agent, client: Client, message: Subscribe) -> Message:
+    entry = entry_of(agent, message.run)
+    if message.offset < 0 or message.id in client.streams:
+        raise Refusal(
+            "The stream cannot be opened",
+            f"offset {message.offset}, id {message.id}",
+            "Use an offset of 0 or more and a fresh id.",
+        )
+    if len(client.streams) >= _STREAMS_MAX:
+        raise Refusal(
+            "Too many streams on one connection",
+            f"{_STREAMS_MAX} are open",
+            "Unsubscribe from one that is no longer read.",
+        )
+    client.open_stream(
+        message.id,
+        streams.pump(
+            message.id,
+            entry.folder.stream(message.stream),
+            message.offset,
+            lambda: entry.ended,
+            client.send,
+        ),
+    )
+    return Done(message.id)
+
+
+async def _unsubscribe(agent: Agent, client: Client, message: Unsubscribe) -> Message:
+    client.close_stream(message.sub)
+    return Done(message.id)
+
+
+async def _status(agent: Agent, client: Client, message: AgentStatus) -> Message:
+    await agent.loaded.wait()
+    agent.refresh()
+    return Status(
+        re=message.id,
+        archive=archive.name(),
+        pid=os.getpid(),
+        started=agent.started,
+        folder=str(paths.state_dir()),
+        clients=len(agent.clients),
+        running=tuple(e.summary.run for e in agent.index.in_state("running")),
+        queued=tuple(e.summary.run for e in agent.index.in_state("queued")),
+    )
+
+
+async def _stop(agent: Agent, client: Client, message: StopAgent) -> Message:
+    await agent.loaded.wait()
+    if message.only_idle:
+        agent.refresh()
+        why = agent.busy(besides=client)
+        if why:
+            raise Refusal("The agent is in use", why, "It goes on as it is.", code="busy")
+    agent.stop()
+    return Done(message.id, "the agent leaves; runs go on without it")
+
+
+_HANDLERS: dict[type[Any], Callable[[Any, Any, Any], Awaitable[Message]]] = {
+    Hello: _hello,
+    Ping: _ping,
+    ListRuns: _list,
+    GetRun: _get,
+    Subscribe: _subscribe,
+    Unsubscribe: _unsubscribe,
+    AgentStatus: _status,
+    StopAgent: _stop,
+}
