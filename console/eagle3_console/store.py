@@ -1,0 +1,326 @@
+"""What the console knows, and how each piece of news changes it; pure.
+
+``State`` is one frozen value; ``apply(state, input)`` gives the next one.
+Screens read it, the app owns it.  Nothing here waits, draws or connects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Union
+
+from eagle3_agent.protocol.events import Event, Progress
+from eagle3_agent.protocol.fold import Standing, fold
+from eagle3_agent.protocol.values import (
+    HostSample,
+    Profile,
+    Report,
+    RunDetail,
+    RunState,
+    RunSummary,
+)
+
+from .linkstate import Connecting, LinkState, Live
+
+#: Seconds of history behind a GPU's line.
+HISTORY = 600.0
+#: Events kept for the dashboard and the run's page.
+TAIL = 500
+#: Run pages kept.
+DETAILS = 32
+#: An extracting run without an event for this long (seconds) is shown as stalled.
+STALL = 60.0
+#: Clocks that differ by less (seconds) are taken as one.
+CLOCK_SLACK = 2.0
+
+ENDED: tuple[RunState, ...] = ("completed", "incomplete", "failed", "aborted", "lost")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value of a history; ``t`` by the host's clock, ``value`` in percent."""
+
+    t: float
+    value: float | None
+
+
+@dataclass(frozen=True)
+class State:
+    target: str = ""
+    now: float = 0.0
+    """Epoch seconds, the workstation's clock."""
+    read_only: bool = False
+    profile: Profile | None = None
+    profile_path: str = ""
+    link: LinkState = field(default_factory=lambda: Connecting("opening the connection"))
+    shown_at: float | None = None
+    """When the newest data on the screen came (workstation's clock)."""
+    catching_up: frozenset[str] = frozenset()
+    """What has not been heard again since the link came back: ``host``, ``run``."""
+    caught_up_at: float | None = None
+    clock_offset: float = 0.0
+    """Host's clock minus the workstation's, seconds."""
+    host: HostSample | None = None
+    history: Mapping[str, tuple[Point, ...]] = field(default_factory=dict)
+    """``gpu:INDEX`` utilisation, ``cpu`` and ``memory``, oldest first."""
+    runs: tuple[RunSummary, ...] = ()
+    """Newest first."""
+    runs_known: bool = False
+    current: str = ""
+    """The run on the dashboard."""
+    standing: Standing = field(default_factory=Standing)
+    """Of the current run."""
+    tail: tuple[Event, ...] = ()
+    """Newest events of the current run, Progress left out."""
+    details: Mapping[str, RunDetail] = field(default_factory=dict)
+    report: Report | None = None
+    """The newest preflight seen here."""
+    checking: float | None = None
+    """Since when a preflight goes on."""
+    starting: bool = False
+
+    @property
+    def host_now(self) -> float:
+        return self.now + self.clock_offset
+
+    @property
+    def live(self) -> bool:
+        return isinstance(self.link, Live)
+
+    @property
+    def run(self) -> RunSummary | None:
+        """The current run's line of the history."""
+        return self.find(self.current)
+
+    @property
+    def detail(self) -> RunDetail | None:
+        return self.details.get(self.current)
+
+    @property
+    def simulated(self) -> bool:
+        return self.host is not None and any(
+            gpu.name.startswith("SIMULATED") for gpu in self.host.gpus
+        )
+
+    def find(self, run: str) -> RunSummary | None:
+        return next((r for r in self.runs if r.run == run), None)
+
+    def attempts(self, run: RunSummary) -> int:
+        """The highest attempt among the runs of the same profile."""
+        return max((r.attempt for r in self.runs if r.profile == run.profile), default=run.attempt)
+
+    @property
+    def running(self) -> bool:
+        return any(r.state == "running" for r in self.runs)
+
+    @property
+    def stalled_for(self) -> float | None:
+        """Seconds without an event, when an extracting run has been silent for too long."""
+        stage = self.standing.stage
+        if not self.live or self.standing.ended or self.standing.last is None:
+            return None
+        if stage is None or stage.name != "extract" or stage.ended is not None:
+            return None
+        silent = self.host_now - self.standing.last
+        return silent if silent > STALL else None
+
+    @property
+    def last_failed(self) -> RunSummary | None:
+        """The current run if it has an error, else the newest that has one."""
+        run = self.run
+        if run is not None and (run.error or self.standing.error):
+            return run
+        return next((r for r in self.runs if r.error is not None or r.state == "failed"), None)
+
+
+# ------------------------------------------------------------------------- inputs
+
+
+@dataclass(frozen=True)
+class Ticked:
+    now: float
+
+
+@dataclass(frozen=True)
+class LinkMoved:
+    link: LinkState
+    now: float
+
+
+@dataclass(frozen=True)
+class Sampled:
+    sample: HostSample
+    now: float
+
+
+@dataclass(frozen=True)
+class RunsCame:
+    runs: tuple[RunSummary, ...]
+
+
+@dataclass(frozen=True)
+class RunMoved:
+    summary: RunSummary
+    now: float
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The dashboard turns to this run; its events come from the first one."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class Happened:
+    run: str
+    events: tuple[Event, ...]
+    caught_up: bool
+    now: float
+
+
+@dataclass(frozen=True)
+class DetailCame:
+    detail: RunDetail
+
+
+@dataclass(frozen=True)
+class CheckBegan:
+    now: float
+    starting: bool = False
+
+
+@dataclass(frozen=True)
+class CheckEnded:
+    """``report`` is None when there is none to show: a start that went through, or an error."""
+
+    report: Report | None = None
+
+
+Input = Union[
+    Ticked,
+    LinkMoved,
+    Sampled,
+    RunsCame,
+    RunMoved,
+    Followed,
+    Happened,
+    DetailCame,
+    CheckBegan,
+    CheckEnded,
+]
+
+
+def apply(state: State, news: Input) -> State:
+    """``state`` after one more piece of news."""
+    if isinstance(news, Ticked):
+        return replace(state, now=news.now)
+    if isinstance(news, Sampled):
+        return _sampled(state, news)
+    if isinstance(news, Happened):
+        return _happened(state, news)
+    if isinstance(news, LinkMoved):
+        return _link_moved(state, news)
+    if isinstance(news, RunMoved):
+        runs = _sorted((*(r for r in state.runs if r.run != news.summary.run), news.summary))
+        return replace(state, runs=runs, now=max(state.now, news.now))
+    if isinstance(news, RunsCame):
+        return replace(state, runs=_sorted(news.runs), runs_known=True)
+    if isinstance(news, Followed):
+        return replace(state, current=news.run, standing=Standing(), tail=())
+    if isinstance(news, DetailCame):
+        kept = {k: v for k, v in state.details.items() if k != news.detail.summary.run}
+        while len(kept) >= DETAILS:
+            kept.pop(next(iter(kept)))
+        kept[news.detail.summary.run] = news.detail
+        return replace(state, details=kept)
+    if isinstance(news, CheckBegan):
+        return replace(state, checking=news.now, starting=news.starting, now=news.now)
+    return replace(state, checking=None, starting=False, report=news.report or state.report)
+
+
+def to_follow(state: State) -> str:
+    """The run that the dashboard should show: what runs, else what is newest."""
+    running = [r for r in state.runs if r.state == "running"]
+    if any(r.run == state.current for r in running):
+        return state.current
+    if running:
+        return running[0].run
+    ended = [r for r in state.runs if r.state != "queued"]
+    pool = ended or list(state.runs)
+    return pool[0].run if pool else ""
+
+
+def _sorted(runs: Iterable[RunSummary]) -> tuple[RunSummary, ...]:
+    return tuple(sorted(runs, key=lambda r: (r.number, r.run), reverse=True))
+
+
+def _link_moved(state: State, news: LinkMoved) -> State:
+    was_live = state.live
+    after = replace(state, link=news.link, now=max(state.now, news.now))
+    if not isinstance(news.link, Live):
+        return replace(after, caught_up_at=None, catching_up=frozenset())
+    fresh = not isinstance(state.link, Live) or state.link.welcome is not news.link.welcome
+    if fresh and state.host is None:
+        after = replace(after, clock_offset=_offset(news.link.welcome.now - news.now, 0.0))
+    if not was_live and state.shown_at is not None:
+        run = state.run
+        open_run = run is not None and state.standing.ended is None and run.state not in ENDED
+        waits = {"host", "run"} if open_run else {"host"}
+        after = replace(after, catching_up=frozenset(waits))
+    return after
+
+
+def _offset(measured: float, known: float) -> float:
+    if abs(measured) < CLOCK_SLACK:
+        return 0.0
+    return known if abs(measured - known) < CLOCK_SLACK / 2 else measured
+
+
+def _heard(state: State, what: str, now: float) -> State:
+    """Note that data came; the last missing kind after a reconnect completes catching up."""
+    state = replace(state, shown_at=now, now=max(state.now, now))
+    if what not in state.catching_up:
+        return state
+    left = state.catching_up - {what}
+    return replace(state, catching_up=left, caught_up_at=None if left else now)
+
+
+def _sampled(state: State, news: Sampled) -> State:
+    sample = news.sample
+    history = dict(state.history)
+    for gpu in sample.gpus:
+        value = None if gpu.utilization is None else float(gpu.utilization)
+        _add(history, f"gpu:{gpu.index}", sample.t, value)
+    _add(history, "cpu", sample.t, sample.cpu_percent)
+    memory = None
+    if sample.memory_used is not None and sample.memory_total:
+        memory = 100 * sample.memory_used / sample.memory_total
+    _add(history, "memory", sample.t, memory)
+    offset = _offset(sample.t - news.now, state.clock_offset)
+    return _heard(
+        replace(state, host=sample, history=history, clock_offset=offset), "host", news.now
+    )
+
+
+def _add(history: dict[str, tuple[Point, ...]], key: str, t: float, value: float | None) -> None:
+    points = history.get(key, ())
+    if points and t < points[-1].t:
+        points = ()  # the host's clock was set back: what is older has no place on the axis
+    start = 0
+    while start < len(points) and points[start].t < t - HISTORY:
+        start += 1
+    history[key] = (*points[start:], Point(t, value))
+
+
+def _happened(state: State, news: Happened) -> State:
+    if news.run != state.current:
+        return state
+    standing = state.standing
+    for event in news.events:
+        standing = fold(standing, event)
+    shown = tuple(e for e in news.events if not isinstance(e, Progress))
+    state = replace(state, standing=standing, tail=(*state.tail, *shown)[-TAIL:])
+    state = replace(state, now=max(state.now, news.now))
+    return _heard(state, "run", news.now) if news.caught_up else state
