@@ -1,0 +1,150 @@
+"""Bring a vLLM worker's exception to its parent whole: type, message, rank, line.
+
+vLLM sends ``str(exception)`` alone, which for a bare assert is nothing, and nothing at
+all for a worker that failed to start.  Here each worker leaves a small file when it
+fails, in a folder that the parent made, and the parent reads it where vLLM raises.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from eagle3_agent.protocol import ProtocolError
+from eagle3_agent.protocol.values import ErrorInfo
+from eagle3_agent.runs import read_value, write_value
+from eagle3_agent.worker.engines.base import EngineError
+
+from .describe import describe
+from .patch import Patch, Settings, Verdict, replace
+from .sources import Sources, UnreadableError, shown
+
+_EXECUTOR = "vllm.v1.executor.multiproc_executor"
+_PATCH = "vllm/worker-errors"
+_FOLDER = "EAGLE3_WORKER_ERRORS"
+
+
+class RemoteError(EngineError):
+    """What a vLLM worker raised; ``info`` is the exception as it was there."""
+
+    def __init__(self, info: ErrorInfo) -> None:
+        self.info = info
+        place = f" at {info.where.file}:{info.where.line}" if info.where else ""
+        rank = "" if info.rank is None else f" of rank {info.rank}"
+        super().__init__(f"worker{rank}: {info.type}: {info.message or '(no message)'}{place}")
+
+
+def _module() -> Any:
+    from vllm.v1.executor import multiproc_executor
+
+    return multiproc_executor
+
+
+def apply(settings: Settings) -> None:
+    os.environ.setdefault(_FOLDER, tempfile.mkdtemp(prefix="eagle3-errors-"))
+    module = _module()
+    replace(module.WorkerProc, "worker_main", _PATCH, _starting)
+    for name in ("__init__", "collective_rpc"):
+        replace(module.MultiprocExecutor, name, _PATCH, _reading)
+
+
+def _starting(original: Any) -> Any:
+    _Original.worker_main = original
+    return worker_main
+
+
+class _Original:
+    worker_main: Callable[..., Any] | None = None
+
+
+def worker_main(*args: Any, **kwargs: Any) -> Any:
+    """Entry of a vLLM worker process: report its errors, then do what vLLM would.
+
+    vLLM passes it by name to a spawned process, so it stands at the module's top level.
+    """
+    module = _module()
+    start = _Original.worker_main or module.WorkerProc.worker_main
+    for name in ("__init__", "handle_output"):
+        replace(module.WorkerProc, name, _PATCH, _reporting)
+    return start(*args, **kwargs)
+
+
+def _reporting(original: Any) -> Any:
+    @wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for value in args:
+            if isinstance(value, Exception):
+                _report(value, getattr(self, "rank", None))
+        try:
+            return original(self, *args, **kwargs)
+        except Exception as error:
+            _report(error, getattr(self, "rank", None))
+            raise
+
+    return method
+
+
+def _report(error: Exception, rank: int | None) -> None:
+    folder = Path(os.environ[_FOLDER])
+    try:
+        write_value(folder / f"rank-{rank}.json", describe(error, rank))
+    except OSError:
+        pass  # a full disk must not hide the error that vLLM is about to log
+
+
+def _reading(original: Any) -> Any:
+    @wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        folder = Path(os.environ[_FOLDER])
+        for old in folder.glob("rank-*.json"):
+            old.unlink(missing_ok=True)
+        try:
+            return original(self, *args, **kwargs)
+        except Exception as error:
+            found = _reports(folder)
+            if isinstance(error, RemoteError) or not found:
+                raise
+            raise RemoteError(found[0]) from error
+
+    return method
+
+
+def _reports(folder: Path) -> list[ErrorInfo]:
+    """What the workers left, the oldest first: later ones follow from it."""
+    files = sorted(folder.glob("rank-*.json"), key=lambda f: f.stat().st_mtime_ns)
+    found = []
+    for file in files:
+        try:
+            found.append(read_value(file, ErrorInfo))
+        except (OSError, ProtocolError):
+            continue
+    return found
+
+
+def _probe(sources: Sources) -> Verdict:
+    method = sources.function(_EXECUTOR, "WorkerProc.enqueue_output")
+    for name in ("WorkerProc.worker_main", "WorkerProc.handle_output", "MultiprocExecutor.__init__"):
+        sources.function(_EXECUTOR, name)
+    sends = sources.calls(_EXECUTOR, "WorkerProc.enqueue_output", "str")
+    if not sends:
+        raise UnreadableError("WorkerProc.enqueue_output does not send str(...) of an exception")
+    return "needed", f"WorkerProc.{shown(method)} sends {shown(sends[0])} of an exception"
+
+
+PATCHES = (
+    Patch(
+        id=_PATCH,
+        title="Bring a worker's error to its parent whole",
+        symptom="Worker failed with error '', and after a failed load: See stack trace for "
+        "root cause",
+        cause="vLLM's workers send the text of an exception alone, or nothing",
+        change="workers leave type, message, rank, line and traceback; the parent raises them",
+        until="vLLM sends the exception",
+        probe=_probe,
+        apply=apply,
+    ),
+)

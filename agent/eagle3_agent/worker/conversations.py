@@ -1,0 +1,216 @@
+"""A conversation -> token ids and the loss mask of its assistant turns.
+
+The ids are those of the tokenizer's chat template.  The mask is the template's
+own where it marks what the assistant generates; otherwise each assistant turn
+is found by rendering the conversation up to it and comparing prefixes.  Either
+way a turn's span is what the model would have to generate: content and
+end-of-turn token, without the header before and the line break after.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Message = dict[str, Any]
+
+_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "chatgpt": "assistant",
+    "system": "system",
+    "developer": "developer",
+    "tool": "tool",
+    "observation": "tool",
+    "function": "tool",
+    "function_call": "assistant",
+}
+
+_GENERATION = re.compile(r"\{%-?\s*generation\b")
+
+
+class RowError(Exception):
+    """Why one row cannot be used."""
+
+
+class Tokenizer(Protocol):
+    """What is used of transformers' ``PreTrainedTokenizerBase``."""
+
+    is_fast: bool
+
+    def apply_chat_template(self, conversation: list[Message], **options: Any) -> Any: ...
+
+    def get_chat_template(self) -> str: ...
+
+    def __call__(self, text: str, **options: Any) -> Any: ...
+
+
+def messages_of(row: dict[str, Any]) -> list[Message]:
+    """Role/content messages of a row in either style; raises RowError."""
+    turns = row.get("messages") if row.get("messages") is not None else row.get("conversations")
+    if not isinstance(turns, list):
+        raise RowError("neither input_ids, messages nor conversations is a list")
+    if not turns:
+        raise RowError("empty conversation")
+    return [_message(turn, number) for number, turn in enumerate(turns, 1)]
+
+
+def _message(turn: Any, number: int) -> Message:
+    if not isinstance(turn, dict):
+        raise RowError(f"message {number} is no object")
+    name = turn.get("role") if turn.get("role") is not None else turn.get("from")
+    role = _ROLES.get(name) if isinstance(name, str) else None
+    if role is None:
+        raise RowError(f"message {number} has the role {name!r:.40}")
+    content = turn.get("content") if turn.get("content") is not None else turn.get("value")
+    kept = {k: v for k, v in turn.items() if k not in ("role", "from", "value") and v is not None}
+    return {**kept, "role": role, "content": _text(content, number, bool(kept.get("tool_calls")))}
+
+
+def _text(content: Any, number: int, may_be_empty: bool) -> str:
+    if content is None and may_be_empty:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = [p.get("text") if isinstance(p, dict) else p for p in content]
+        if all(isinstance(p, str) for p in parts):
+            return "".join(str(p) for p in parts)
+    raise RowError(f"message {number} has no text")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    input_ids: list[int]
+    loss_mask: list[int]
+
+
+class ChatEncoder:
+    """One tokenizer's template, applied to one conversation after the other."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._marks = tokenizer.is_fast and bool(
+            _GENERATION.search(str(tokenizer.get_chat_template()))
+        )
+
+    def encode(self, messages: list[Message], tools: Any = None) -> Encoded:
+        """Raises RowError, also when the template refuses the conversation."""
+        if not any(m["role"] == "assistant" for m in messages):
+            raise RowError("no assistant turn")
+        options = {"tools": tools} if tools else {}
+        encoded = (
+            self._by_marks(messages, options) if self._marks else self._by_spans(messages, options)
+        )
+        if not any(encoded.loss_mask):
+            raise RowError("no token of an assistant turn")
+        return encoded
+
+    def _by_marks(self, messages: list[Message], options: dict[str, Any]) -> Encoded:
+        made = self._template(
+            messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True, **options
+        )
+        return Encoded(list(made["input_ids"]), [int(m) for m in made["assistant_masks"]])
+
+    def _by_spans(self, messages: list[Message], options: dict[str, Any]) -> Encoded:
+        text = self._render(messages, False, options)
+        spans = [
+            self._span(text, messages, at, options)
+            for at, message in enumerate(messages)
+            if message["role"] == "assistant"
+        ]
+        if self._tokenizer.is_fast:
+            return self._mask_by_offsets(text, spans)
+        return self._mask_by_prefixes(text, spans)
+
+    def _span(
+        self, text: str, messages: list[Message], at: int, options: dict[str, Any]
+    ) -> tuple[int, int]:
+        """Characters of ``text`` that assistant message ``at`` generates."""
+        start = self._start(text, messages[:at], options)
+        alone = self._render(messages[: at + 1], False, options)
+        if alone[:start] != text[:start]:
+            raise RowError(f"the chat template rewrites what comes before message {at + 1}")
+        turn = alone[start:].rstrip()
+        turn = _kept(turn, text, start, str(messages[at]["content"]))
+        if not turn:
+            raise RowError(f"message {at + 1} is not found in what the chat template renders")
+        return start, start + len(turn)
+
+    def _start(self, text: str, before: list[Message], options: dict[str, Any]) -> int:
+        """Where the answer after ``before`` begins: behind the template's generation prompt."""
+        if not before:
+            raise RowError("the first message is the assistant's")
+        prompt = self._render(before, True, options)
+        if text.startswith(prompt):
+            return len(prompt)
+        # a prompt that opens a thinking block which finished turns do not carry
+        bare = self._render(before, False, options)
+        shared = _common(prompt, text)
+        if text.startswith(bare) and shared > len(bare):
+            return shared
+        raise RowError(f"the chat template rewrites what comes before message {len(before) + 1}")
+
+    def _mask_by_offsets(self, text: str, spans: list[tuple[int, int]]) -> Encoded:
+        made = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids = list(made["input_ids"])
+        mask = [0] * len(ids)
+        ordered = iter(sorted(spans))
+        start, end = next(ordered)
+        for token, (low, high) in enumerate(made["offset_mapping"]):
+            while low >= end:
+                start, end = next(ordered, (len(text), len(text) + 1))
+            if start <= low and high <= end and low < high:
+                mask[token] = 1
+        return Encoded(ids, mask)
+
+    def _mask_by_prefixes(self, text: str, spans: list[tuple[int, int]]) -> Encoded:
+        """For tokenizers without offsets: a span counts if it is one in tokens as well."""
+        ids = self._ids(text)
+        mask = [0] * len(ids)
+        for start, end in spans:
+            before, until = self._ids(text[:start]), self._ids(text[:end])
+            if ids[: len(before)] != before or ids[: len(until)] != until:
+                raise RowError("an assistant turn does not begin and end between tokens")
+            mask[len(before) : len(until)] = [1] * (len(until) - len(before))
+        return Encoded(ids, mask)
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _render(self, messages: list[Message], prompt: bool, options: dict[str, Any]) -> str:
+        made = self._template(messages, tokenize=False, add_generation_prompt=prompt, **options)
+        return str(made)
+
+    def _template(self, messages: list[Message], **options: Any) -> Any:
+        try:
+            return self._tokenizer.apply_chat_template(messages, **options)
+        except Exception as error:  # whatever the template raises, this row is what it refused
+            first = str(error).strip().split("\n")[0]
+            raise RowError(f"the chat template refuses it: {first[:200]}") from error
+
+
+def _kept(turn: str, text: str, start: int, content: str) -> str:
+    """The longest end of ``turn`` that stands in ``text`` at ``start``.
+
+    All of it as a rule; less where the template drops the thinking of turns that are not the
+    last.  Empty when the end that stands there does not hold the end of ``content``.
+    """
+    if text.startswith(turn, start):
+        return turn
+    tail = content.strip()[-32:]
+    for cut in range(1, len(turn)):
+        if turn[cut] == text[start : start + 1] and text.startswith(turn[cut:], start):
+            return turn[cut:] if tail and tail in turn[cut:] else ""
+    return ""
+
+
+def _common(a: str, b: str) -> int:
+    """Length of the common prefix."""
+    shortest = min(len(a), len(b))
+    return next((i for i in range(shortest) if a[i] != b[i]), shortest)

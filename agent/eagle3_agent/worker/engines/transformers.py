@@ -1,0 +1,183 @@
+"""The reference engine: plain transformers and forward hooks, on a GPU or the CPU.
+
+The model's own forward runs as it is; hooks on decoder layers look at what
+comes out.  One sample at a time: without padding there is no mask that could
+be wrong, so the result is the model's own, whatever the family.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from eagle3_agent.protocol.events import Load, Note
+from eagle3_agent.protocol.values import Profile
+from eagle3_agent.worker import model_info
+
+from .base import Captured, Emit, EngineError, Loaded, Sample
+
+#: Parts of a multimodal model whose layers are not the decoder's.
+_OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder|mtp|draft", re.IGNORECASE)
+
+
+class TransformersEngine:
+    """See ``base.Engine``."""
+
+    name = "transformers"
+    batch_tokens = 8192
+    batch_samples = 8
+
+    def __init__(self, dtype: str | None = None, device: str | None = None) -> None:
+        """``dtype`` and ``device`` override the profile's and the best one: for a reference."""
+        self._dtype, self._device = dtype, device
+        self._decoder: Any = None
+        self._layers: tuple[int, ...] = ()
+        self._caught: dict[int, Any] = {}
+        self._hooks: list[Any] = []
+
+    def load(self, profile: Profile, emit: Emit) -> Loaded:
+        path = Path(profile.model.path)
+        info = model_info.read(path)
+        dtype = self._dtype or model_info.run_dtype(profile.model.dtype, info)
+        shards = len(model_info.shard_names(path))
+        if shards:
+            emit(Load(time.time(), 0, shards))
+        model = _load(path, dtype, profile.model.trust_remote_code)
+        device = self._device or _best_device(model, emit)
+        self._decoder, layers = find_decoder(model, info.layers)
+        # only the decoder moves: towers and the head are never run
+        self._decoder.to(device).eval()
+        self._device = device
+        self._layers = profile.capture.layers
+        for index in set(self._layers):
+            self._hooks.append(layers[index].register_forward_hook(self._hook(index)))
+        if shards:
+            emit(Load(time.time(), shards, shards))
+        return Loaded(
+            dtype=dtype,
+            hidden=info.hidden,
+            layers=len(layers),
+            vocab=int(self._decoder.get_input_embeddings().weight.shape[0]),
+            device=_device_name(device),
+        )
+
+    def capture(self, samples: Sequence[Sample]) -> Iterator[Captured]:
+        import torch
+
+        for sample in samples:
+            self._caught.clear()
+            ids = torch.tensor([list(sample.input_ids)], dtype=torch.long, device=self._device)
+            with torch.inference_mode():
+                self._decoder(input_ids=ids, use_cache=False)
+            states = tuple(self._state(layer) for layer in self._layers)
+            self._caught.clear()
+            yield Captured(sample, states)
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._caught.clear()
+        self._decoder = None
+        if self._device is not None and self._device.startswith("cuda"):
+            import torch
+
+            torch.cuda.empty_cache()
+
+    def _hook(self, index: int) -> Any:
+        def caught(_module: Any, _inputs: Any, output: Any) -> None:
+            state = output[0] if isinstance(output, (tuple, list)) else output
+            # a copy: a later layer may add to its input in place
+            self._caught[index] = state.clone()
+
+        return caught
+
+    def _state(self, layer: int) -> Any:
+        state = self._caught.get(layer)
+        if state is None or state.dim() != 3 or state.shape[0] != 1:
+            seen = "nothing" if state is None else f"shape {tuple(state.shape)}"
+            raise EngineError(
+                f"decoder layer {layer} gave {seen} instead of [1, tokens, hidden]: "
+                "this model's layers cannot be read by hooks"
+            )
+        return state[0].to("cpu")
+
+
+def find_decoder(model: Any, count: int) -> tuple[Any, Any]:
+    """The text decoder and its ``count`` layers, also inside of a multimodal wrapper.
+
+    Found by structure: a list of ``count`` modules whose owner embeds token ids.  Raises
+    EngineError when there is none, or more than one.
+    """
+    import torch
+
+    modules = dict(model.named_modules())
+    found = []
+    for name, module in modules.items():
+        owner = modules.get(name.rpartition(".")[0], model)
+        if (
+            isinstance(module, torch.nn.ModuleList)
+            and len(module) == count
+            and not _OTHER_TOWERS.search(name)
+            and _embeds(owner)
+        ):
+            found.append((owner, module))
+    if len(found) != 1:
+        raise EngineError(
+            f"{type(model).__name__} has {len(found)} lists of {count} decoder layers, "
+            "one is needed: engine transformers cannot read this model"
+        )
+    return found[0]
+
+
+def _embeds(module: Any) -> bool:
+    try:
+        return module.get_input_embeddings() is not None
+    except (AttributeError, NotImplementedError):
+        return False
+
+
+def _load(path: Path, dtype: str, trust_remote_code: bool) -> Any:
+    import torch
+    import transformers
+
+    options = {
+        "dtype": getattr(torch, dtype),
+        "local_files_only": True,
+        "trust_remote_code": trust_remote_code,
+    }
+    config = transformers.AutoConfig.from_pretrained(
+        str(path), local_files_only=True, trust_remote_code=trust_remote_code
+    )
+    kind = transformers.AutoModelForCausalLM
+    if hasattr(config, "text_config") and type(config) not in kind._model_mapping:
+        kind = transformers.AutoModelForImageTextToText
+    return kind.from_pretrained(str(path), config=config, **options)
+
+
+def _best_device(model: Any, emit: Emit) -> str:
+    """The GPU with the most free memory if the model fits, else the CPU, with a note."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "cpu"
+    need = sum(p.numel() * p.element_size() for p in model.parameters())
+    free = [torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count())]
+    best = max(range(len(free)), key=free.__getitem__)
+    if need * 1.2 < free[best]:
+        return f"cuda:{best}"
+    text = (
+        f"the model needs {need >> 20} MiB, the emptiest GPU has {free[best] >> 20} MiB free: "
+        "running on the CPU"
+    )
+    emit(Note(time.time(), "warning", text))
+    return "cpu"
+
+
+def _device_name(device: str) -> str:
+    import torch
+
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device != "cpu" else "cpu"
