@@ -1,0 +1,178 @@
+"""Rows and list lengths of an Arrow IPC stream, from its message headers alone.
+
+A stream is messages: 0xFFFFFFFF, int32 length of the metadata, the metadata (a
+flatbuffer, padded), the body.  A record batch's metadata carries a length for
+each node of its columns in depth-first order, so the child of a list column
+says how many values all its lists hold: the tokens, with no body read.
+Source: https://arrow.apache.org/docs/format/Columnar.html (IPC) and Message.fbs, Schema.fbs.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO
+
+_CONTINUATION = 0xFFFFFFFF
+_METADATA_LIMIT = 64 * 1024 * 1024
+_SCHEMA, _RECORD_BATCH = 1, 3
+_LIST_TYPES = (12, 16, 21)  # List, FixedSizeList, LargeList
+_DEPTH_LIMIT = 32
+_COLUMN_LIMIT = 20_000
+
+
+class BadFile(Exception):
+    """What is wrong with the file, in words."""
+
+
+@dataclass
+class Table:
+    size: int
+    """Bytes of the file."""
+    rows: int = 0
+    columns: tuple[str, ...] = ()
+    values: dict[str, int] = field(default_factory=dict)
+    """List column -> values in all its lists."""
+
+
+@dataclass(frozen=True)
+class _Column:
+    name: str
+    nodes: int
+    """Nodes of it and everything below it."""
+    is_list: bool
+
+
+def read(path: str) -> Table:
+    """Walk the messages.  Raises BadFile; OSError is for the caller's folder, not for this file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadFile(f"cannot be opened: {error.strerror}") from None
+    with open(fd, "rb") as file:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            raise BadFile("is not a regular file")
+        try:
+            return _walk(file, info.st_size)
+        except (struct.error, IndexError):
+            raise BadFile("is not an Arrow stream, or a broken one") from None
+        except OSError as error:
+            raise BadFile(f"cannot be read: {error.strerror}") from None
+
+
+def _walk(file: IO[bytes], size: int) -> Table:
+    table = Table(size)
+    columns: list[_Column] = []
+    position = 8 if file.read(8).startswith(b"ARROW1") else 0
+    while position < size:
+        file.seek(position)
+        head = file.read(8)
+        (first,) = struct.unpack_from("<I", head)
+        # before format 1.0 there was no continuation mark
+        start = 8 if first == _CONTINUATION else 4
+        length = struct.unpack_from("<i", head, start - 4)[0]
+        if length == 0:
+            break
+        if not 0 < length <= min(_METADATA_LIMIT, size):
+            raise BadFile("is not an Arrow stream")
+        file.seek(position + start)
+        message = _Flat(file.read(length))
+        body = message.i64(3)
+        position += start + length + body
+        if body < 0 or position > size:
+            raise BadFile(f"is cut off: {position - size} bytes are missing")
+        kind, header = message.u8(1), message.table(2)
+        if kind == _SCHEMA and header is not None:
+            budget = iter(range(_COLUMN_LIMIT))
+            columns = [_column(f, budget) for f in header.tables(1)]
+            table.columns = tuple(c.name for c in columns)
+        elif kind == _RECORD_BATCH and header is not None:
+            table.rows += header.i64(0)
+            _count(table, columns, header)
+    if not table.columns:
+        raise BadFile("is not an Arrow stream: it has no schema")
+    return table
+
+
+def _count(table: Table, columns: list[_Column], batch: _Flat) -> None:
+    nodes = batch.structs(1, 16)
+    at = 0
+    for column in columns:
+        if column.is_list:
+            (length,) = struct.unpack_from("<q", nodes[at + 1])
+            table.values[column.name] = table.values.get(column.name, 0) + length
+        at += column.nodes
+
+
+def _column(field_: _Flat, budget: Iterator[int], depth: int = 0) -> _Column:
+    # offsets may point anywhere: a few bytes can describe a tree without end
+    if depth > _DEPTH_LIMIT or next(budget, None) is None:
+        raise BadFile("has too many columns, or nested too deep")
+    below = [_column(child, budget, depth + 1) for child in field_.tables(5)]
+    nodes = 1 + sum(c.nodes for c in below)
+    return _Column(field_.text(0), nodes, field_.u8(2) in _LIST_TYPES and len(below) == 1)
+
+
+class _Flat:
+    """A flatbuffer table: fields by number; a field that is absent reads as zero or nothing."""
+
+    def __init__(self, data: bytes, position: int | None = None) -> None:
+        self._data = data
+        self._at = struct.unpack_from("<I", data)[0] if position is None else position
+        self._vtable = self._at - struct.unpack_from("<i", data, self._at)[0]
+        if self._vtable < 0:
+            raise IndexError("a vtable before the buffer")
+        (self._vsize,) = struct.unpack_from("<H", data, self._vtable)
+
+    def _field(self, number: int) -> int:
+        slot = 4 + 2 * number
+        if slot + 2 > self._vsize:
+            return 0
+        (offset,) = struct.unpack_from("<H", self._data, self._vtable + slot)
+        return self._at + offset if offset else 0
+
+    def u8(self, number: int) -> int:
+        at = self._field(number)
+        return self._data[at] if at else 0
+
+    def i64(self, number: int) -> int:
+        at = self._field(number)
+        return int(struct.unpack_from("<q", self._data, at)[0]) if at else 0
+
+    def _follow(self, at: int) -> int:
+        return at + int(struct.unpack_from("<I", self._data, at)[0])
+
+    def table(self, number: int) -> _Flat | None:
+        at = self._field(number)
+        return _Flat(self._data, self._follow(at)) if at else None
+
+    def _vector(self, number: int) -> tuple[int, int]:
+        """(position of the first item, count)"""
+        at = self._field(number)
+        if not at:
+            return 0, 0
+        start = self._follow(at)
+        (count,) = struct.unpack_from("<I", self._data, start)
+        if count > len(self._data):
+            raise IndexError("a vector longer than the buffer")
+        return start + 4, count
+
+    def tables(self, number: int) -> list[_Flat]:
+        start, count = self._vector(number)
+        return [_Flat(self._data, self._follow(start + 4 * i)) for i in range(count)]
+
+    def structs(self, number: int, size: int) -> list[bytes]:
+        start, count = self._vector(number)
+        return [self._data[start + size * i : start + size * (i + 1)] for i in range(count)]
+
+    def text(self, number: int) -> str:
+        at = self._field(number)
+        if not at:
+            return ""
+        start = self._follow(at)
+        (length,) = struct.unpack_from("<I", self._data, start)
+        return self._data[start + 4 : start + 4 + length].decode("utf-8", "replace")

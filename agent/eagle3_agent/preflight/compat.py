@@ -1,0 +1,135 @@
+"""Check ``compat``: which named patches the installed vLLM and speculators need.
+
+The worker probes the installed signatures in the profile's own interpreter;
+what it found is judged here.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eagle3_agent import archive, runs
+from eagle3_agent.protocol import ProtocolError, dumps
+from eagle3_agent.protocol.values import PatchFinding, Profile, Verdict
+
+from . import bounded, engine, interpreter_facts
+from .check import Ask, Check, Facts, Probe
+from .text import listed, plural, show
+
+#: Seconds: importing vLLM from a cold disk takes most of them.
+TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Torch:
+    cuda: str | None = None
+    """CUDA version that torch was built for."""
+    cuda_available: bool | None = None
+    gpus: int | None = None
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """What ``worker probe --report`` writes."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    python: str = ""
+    torch: Torch = Torch()
+    findings: tuple[PatchFinding, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompatFacts:
+    engine: str
+    """The engine that would run; the rest is empty when it is not ``speculators``."""
+    report: WorkerReport | None = None
+    problem: str = ""
+    """Why there is no report, in words."""
+
+
+def _collect(ask: Ask) -> CompatFacts:
+    seen = interpreter_facts.ask(ask.profile)
+    chosen = engine.choose(ask.profile.engine.name, seen)
+    if chosen != "speculators":
+        return CompatFacts(chosen)
+    if seen.problem:
+        return CompatFacts(chosen, problem=f"the interpreter {seen.problem}")
+    return CompatFacts(chosen, *_probe_worker(ask.profile))
+
+
+def _probe_worker(profile: Profile) -> tuple[WorkerReport | None, str]:
+    env = interpreter_facts.worker_env(profile)
+    old = env.get("PYTHONPATH")
+    env["PYTHONPATH"] = f"{archive.ROOT}{os.pathsep}{old}" if old else str(archive.ROOT)
+    with tempfile.TemporaryDirectory(prefix="eagle3-compat-") as folder:
+        report = os.path.join(folder, "report.json")
+        argv = [profile.host.python, "-m", "eagle3_agent.worker", "probe", "--report", report]
+        answer = bounded.run(
+            argv,
+            timeout=TIMEOUT - interpreter_facts.TIMEOUT,
+            stdin=dumps({"profile": profile}).encode("ascii"),
+            env=env,
+            cwd=folder,
+            own_session=False,
+        )
+        if answer.cut:
+            return None, f"the worker's probe was killed: too much {answer.cut}"
+        try:
+            return runs.read_value(Path(report), WorkerReport), ""
+        except (OSError, ProtocolError) as error:
+            words = answer.last_words() or str(error)
+            return None, f"the worker's probe ended with status {answer.status}: {words}"
+
+
+def judge(facts: Facts, profile: Profile) -> Verdict:
+    seen = facts.get(PROBE)
+    if seen.engine != "speculators":
+        name = "no engine is chosen" if seen.engine == "auto" else f"engine {seen.engine}"
+        return CHECK.verdict("skip", f"{name}: nothing of vLLM or speculators is patched")
+    if seen.report is None:
+        return _cannot_tell(show(seen.problem, 400))
+    report = seen.report
+    needed = [f.patch for f in report.findings if f.status == "needed"]
+    unclear = [f for f in report.findings if f.status == "cannot-tell"]
+    saw = f"{plural(len(needed), 'patch', 'patches')} of {len(report.findings)} needed"
+    saw += f": {listed([show(p, 60) for p in needed], 12)}" if needed else ""
+    if unclear or report.problems:
+        lines = [f"{show(f.patch, 60)}: {show(f.evidence, 200)}" for f in unclear]
+        lines += [show(p, 300) for p in report.problems]
+        return CHECK.verdict(
+            "warn",
+            f"{saw}\ncannot tell: " + "\n".join(lines[:8]),
+            "What cannot be told before the load shows itself after it.",
+            "Install vllm==0.16.0 and speculators==0.3.0 in that interpreter, or run a few "
+            "samples first (data.max_samples = 4).",
+        )
+    if not report.findings:
+        return _cannot_tell("the worker's probe reports no patch at all")
+    return CHECK.verdict("pass", f"{saw}; they are applied in the worker's process")
+
+
+def _cannot_tell(saw: str) -> Verdict:
+    return CHECK.verdict(
+        "warn",
+        f"cannot tell: {saw}",
+        "speculators 0.3.0 was written for vLLM 0.11 and fails on 0.16 without patches.",
+        "See what is wrong by hand: the interpreter with -m pip check, then import vllm, "
+        "speculators.",
+    )
+
+
+PROBE = Probe("compat", CompatFacts, _collect, timeout=TIMEOUT)
+
+CHECK = Check(
+    id="compat",
+    title="vLLM and speculators fit",
+    needs=(PROBE,),
+    judge=judge,
+    silence="warn",
+    silence_why="An import that takes this long is a disk in trouble or a broken installation.",
+    silence_todo="Run the interpreter with: -c 'import vllm, speculators'.",
+)

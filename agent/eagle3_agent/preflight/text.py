@@ -1,0 +1,48 @@
+"""Figures and host text as a verdict shows them; pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def show(text: str, limit: int = 200) -> str:
+    """Text from the host on one printable line: controls and bad UTF-8 as escapes, long cut."""
+    legible = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in legible[: limit + 1])
+    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
+
+
+def size(count: float) -> str:
+    """Bytes in binary units with one decimal: ``58.4 GiB``."""
+    value, unit = float(count), 0
+    while abs(value) >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def number(count: int) -> str:
+    """``5 003 411 456``: groups of three, as the sketches have it."""
+    return f"{count:,}".replace(",", " ")
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    return f"{number(count)} {one if count == 1 else many or one + 's'}"
+
+
+def when(epoch: float | None) -> str:
+    """Local minute of an epoch time, by the host's clock."""
+    if epoch is None:
+        return "an unknown time"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(epoch))
+    except (OverflowError, ValueError, OSError):
+        return "an unknown time"
+
+
+def listed(items: Sequence[str], most: int = 5) -> str:
+    """The first few of a list, and how many more there are."""
+    rest = len(items) - most
+    return ", ".join(items[:most]) + (f" and {rest} more" if rest > 0 else "")
