@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,8 @@ class ModelInfo:
     """Routed experts of a layer; 0 for a dense model."""
     weight_bytes: int
     """Sum of the shards' sizes."""
+    weight_width: float
+    """Bytes of one weight as stored: less than the dtype's in a quantised checkpoint."""
     fingerprint: str
     """sha256 over ``config.json`` and the names and sizes of the shards."""
 
@@ -50,14 +53,16 @@ def read(path: Path) -> ModelInfo:
     text = config.get("text_config")
     text = text if isinstance(text, dict) else config
     shards = sorted(p for p in path.iterdir() if p.suffix in (".safetensors", ".bin"))
+    dtype = _dtype(config, text, shards)
     return ModelInfo(
         path=path,
         hidden=_number(path, text, "hidden_size", "n_embd", "d_model"),
         layers=_number(path, text, "num_hidden_layers", "n_layer", "num_layers"),
         vocab=_number(path, text, "vocab_size"),
-        dtype=_dtype(config, text, shards),
+        dtype=dtype,
         experts=_experts(text),
         weight_bytes=sum(p.stat().st_size for p in shards),
+        weight_width=_width(config, text, dtype),
         fingerprint=_fingerprint(raw, shards),
     )
 
@@ -120,6 +125,15 @@ def _dtype(config: dict[str, Any], text: dict[str, Any], shards: list[Path]) -> 
         if found:
             return found
     return "float32"
+
+
+def _width(config: dict[str, Any], text: dict[str, Any], dtype: str) -> float:
+    """Bytes of a stored weight, by the number of bits a quantisation names; 1 if it names none."""
+    quantised = config.get("quantization_config") or text.get("quantization_config")
+    if not quantised:
+        return ITEM_SIZE[dtype]
+    bits = re.search(r'"(?:num_|w)?bits"\s*:\s*(\d+)', json.dumps(quantised))
+    return max(1, int(bits.group(1))) / 8 if bits else 1
 
 
 def _first_floating(shard: Path) -> str:

@@ -167,30 +167,13 @@ class Job:
         info = model_info.read(Path(profile.model.path))
         check_layers(profile, info)
         data = open_data(profile, info)
-        marker = self._marker(info)
+        marker = make_marker(profile, info, self._record.run)
         there = manifest.examine(self._output, marker)
         began = time.monotonic()
         made = plan.make(data.path, data, self._output)
         self._tell_plan(made, info, time.monotonic() - began)
         self._lock = manifest.claim(self._output, there or marker)
         return Prepared(info, marker, data, made)
-
-    def _marker(self, info: ModelInfo) -> Marker:
-        profile = self._profile
-        data = Path(profile.data.path)
-        return Marker(
-            format=1,
-            run=self._record.run,
-            model=profile.model.path,
-            model_fingerprint=info.fingerprint,
-            data=profile.data.path,
-            data_fingerprint=rows.fingerprint(data),
-            layers=profile.capture.layers,
-            convention=CONVENTION,
-            dtype=model_info.run_dtype(profile.model.dtype, info),
-            hidden=info.hidden,
-            output_format=profile.output.format,
-        )
 
     def _tell_plan(self, made: plan.Plan, info: ModelInfo, seconds: float) -> None:
         dtype = model_info.run_dtype(self._profile.model.dtype, info)
@@ -318,6 +301,23 @@ def open_data(profile: Profile, info: ModelInfo) -> Dataset:
         Path(profile.model.path),
         limits,
         trust_remote_code=profile.model.trust_remote_code,
+    )
+
+
+def make_marker(profile: Profile, info: ModelInfo, name: str) -> Marker:
+    """What the samples of run ``name`` have in common; raises DataError."""
+    return Marker(
+        format=1,
+        run=name,
+        model=profile.model.path,
+        model_fingerprint=info.fingerprint,
+        data=profile.data.path,
+        data_fingerprint=rows.fingerprint(Path(profile.data.path)),
+        layers=profile.capture.layers,
+        convention=CONVENTION,
+        dtype=model_info.run_dtype(profile.model.dtype, info),
+        hidden=info.hidden,
+        output_format=profile.output.format,
     )
 
 
