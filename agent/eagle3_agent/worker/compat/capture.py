@@ -8,17 +8,16 @@ process.  The model's forward stays the model's: states come from vLLM's own int
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eagle3_agent.protocol.values import ErrorInfo
-
-from .describe import describe
+from eagle3_agent.worker import failure
 
 EXTENSION = f"{__name__}.CaptureExtension"
 
 Rows = list[Any]
-"""One numpy array [tokens, hidden] per distinct layer, ascending; bits of 16-bit floats as int16."""
+"""One numpy array [tokens, hidden] per distinct layer, ascending; 16-bit floats as int16 bits."""
 
 
 @dataclass
@@ -52,7 +51,7 @@ class CaptureExtension:
             return self._eagle3_capture.completed()
         except Exception as error:
             self._eagle3_capture.reset()
-            return Reply(error=describe(error, self.rank))
+            return Reply(error=replace(failure.describe(error), rank=self.rank))
 
 
 @dataclass
@@ -205,7 +204,7 @@ def decoder_layers(model: Any, count: int) -> Any:
     language = getattr(model, "get_language_model", None)
     root = language() if callable(language) else model
     for module in root.modules():
-        layers = getattr(module, "layers", None)
+        layers: Any = getattr(module, "layers", None)
         if hasattr(layers, "register_forward_hook") and len(layers) == count:
             return layers
     raise ValueError(f"{type(model).__name__} has no list of {count} decoder layers")

@@ -264,7 +264,7 @@ def _apply_tokenizer(settings: Settings) -> None:
 
 
 def _is(node: ast.expr | None, value: object) -> bool:
-    return isinstance(node, ast.Constant) and node.value is value or (
+    return (isinstance(node, ast.Constant) and node.value is value) or (
         isinstance(node, ast.Constant) and isinstance(value, str) and node.value == value
     )
 

@@ -7,6 +7,7 @@ fails, in a folder that the parent made, and the parent reads it where vLLM rais
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
 from collections.abc import Callable
@@ -17,9 +18,9 @@ from typing import Any
 from eagle3_agent.protocol import ProtocolError
 from eagle3_agent.protocol.values import ErrorInfo
 from eagle3_agent.runs import read_value, write_value
+from eagle3_agent.worker import failure
 from eagle3_agent.worker.engines.base import EngineError
 
-from .describe import describe
 from .patch import Patch, Settings, Verdict, replace
 from .sources import Sources, UnreadableError, shown
 
@@ -91,7 +92,9 @@ def _reporting(original: Any) -> Any:
 def _report(error: Exception, rank: int | None) -> None:
     folder = Path(os.environ[_FOLDER])
     try:
-        write_value(folder / f"rank-{rank}.json", describe(error, rank))
+        write_value(
+            folder / f"rank-{rank}.json", dataclasses.replace(failure.describe(error), rank=rank)
+        )
     except OSError:
         pass  # a full disk must not hide the error that vLLM is about to log
 
@@ -127,7 +130,11 @@ def _reports(folder: Path) -> list[ErrorInfo]:
 
 def _probe(sources: Sources) -> Verdict:
     method = sources.function(_EXECUTOR, "WorkerProc.enqueue_output")
-    for name in ("WorkerProc.worker_main", "WorkerProc.handle_output", "MultiprocExecutor.__init__"):
+    for name in (
+        "WorkerProc.worker_main",
+        "WorkerProc.handle_output",
+        "MultiprocExecutor.__init__",
+    ):
         sources.function(_EXECUTOR, name)
     sends = sources.calls(_EXECUTOR, "WorkerProc.enqueue_output", "str")
     if not sends:

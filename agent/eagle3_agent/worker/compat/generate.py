@@ -55,7 +55,9 @@ def apply(settings: Settings) -> None:
         return make
 
     replace(module, "ParallelConfig", _PATCH, extended)
-    replace(getattr(module, GENERATOR_CLASS), "generate", _PATCH, lambda original: _replacing(original))
+    replace(
+        getattr(module, GENERATOR_CLASS), "generate", _PATCH, lambda original: _replacing(original)
+    )
 
 
 def _replacing(original: Any) -> Any:
@@ -145,7 +147,10 @@ class _Call:
                 raise RuntimeError(f"{request}: {got} of {len(row)} rows were captured")
             layers = [found[places[layer]] for layer in wanted]
             # a layer asked for twice is two tensors, as far as a caller that writes into one sees
-            layers = [s.clone() if wanted.index(w) < i else s for i, (w, s) in enumerate(zip(wanted, layers))]
+            layers = [
+                s.clone() if wanted.index(w) < i else s
+                for i, (w, s) in enumerate(zip(wanted, layers))
+            ]
             results.append(
                 {
                     "input_ids": torch.as_tensor(row, dtype=torch.long),
@@ -218,9 +223,7 @@ def _probe_reply_shape(sources: Sources) -> Verdict:
         return "not-needed", "generate() asks for no single worker's reply"
     rpc = sources.function(_EXECUTOR, "MultiprocExecutor.collective_rpc")
     single = [
-        n
-        for n in ast.walk(rpc)
-        if isinstance(n, ast.IfExp) and ast.unparse(n.body).endswith("[0]")
+        n for n in ast.walk(rpc) if isinstance(n, ast.IfExp) and ast.unparse(n.body).endswith("[0]")
     ]
     seen = f"generate() takes [0] of {shown(unique[0], 120)}"
     if single:
@@ -301,7 +304,9 @@ def _probe_request(sources: Sources) -> Verdict:
     return "not-needed", f"{seen}; every argument that the generator passes is known"
 
 
-def _patch(name: str, title: str, symptom: str, cause: str, change: str, until: str, probe: Any) -> Patch:
+def _patch(
+    name: str, title: str, symptom: str, cause: str, change: str, until: str, probe: Any
+) -> Patch:
     return Patch(f"speculators/{name}", title, symptom, cause, change, until, probe, apply)
 
 
