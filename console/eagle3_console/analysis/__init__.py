@@ -1,0 +1,1 @@
+"""Conclusions from values: what differs between two runs; pure."""

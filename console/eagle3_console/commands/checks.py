@@ -1,0 +1,113 @@
+"""preflight, compat, verify: questions to a host that start nothing."""
+
+from __future__ import annotations
+
+import argparse
+
+from eagle3_agent.protocol import to_json
+from eagle3_agent.protocol.messages import (
+    Checked,
+    Compat,
+    GetCompat,
+    RunPreflight,
+    Verified,
+    Verify,
+)
+from eagle3_console import render
+from eagle3_console.errors import ExitCode
+
+from . import arguments
+from .linking import SLOW, ask, connected
+from .terminal import Terminal
+
+
+def add(commands: arguments.Commands) -> None:
+    parser = arguments.command(
+        commands,
+        "preflight",
+        "check whether a host is ready for a profile",
+        preflight,
+        "Nothing is started and nothing is changed. A check that blocks gives exit code 1.\n\n"
+        "With --json: target, ready, blocking [check ids], verdicts [{check, title, status, saw,\n"
+        "why, todo, seconds}], seconds, at.",
+        "  eagle3-console preflight root@gpu-01 -p kimi-k2.5\n"
+        "  eagle3-console preflight local -p demo.toml --json",
+    )
+    arguments.target(parser)
+    arguments.profile(parser)
+    arguments.as_json(parser)
+    parser = arguments.command(
+        commands,
+        "compat",
+        "list which patches the host's vLLM and speculators need, and why",
+        compat,
+        "Each patch is needed, not needed, or it cannot be told, with the evidence. A run applies\n"
+        "the needed ones inside its own process; no installed file is ever changed.\n\n"
+        "With --json: target, versions {distribution: version}, findings [{patch, title, status,\n"
+        "evidence, symptom, cause, change, until}], seconds.",
+        "  eagle3-console compat root@gpu-01 -p kimi-k2.5",
+    )
+    arguments.target(parser)
+    arguments.profile(parser)
+    arguments.as_json(parser)
+    parser = arguments.command(
+        commands,
+        "verify",
+        "recompute some of a run's samples with transformers and compare",
+        verify,
+        "Every file's checksum is compared with the manifest; the chosen samples are computed\n"
+        "again on the host with transformers. A difference gives exit code 1.\n\n"
+        "With --json: run, ok, checked [{index, ok, tokens, worst_relative_error, why}], files,\n"
+        "bad_files, tolerance, dtype, seconds, reference.",
+        "  eagle3-console verify root@gpu-01 last --samples 5",
+    )
+    arguments.target(parser)
+    arguments.run(parser)
+    parser.add_argument(
+        "--samples", type=_samples, default=3, metavar="N", help="how many to recompute (3)"
+    )
+    arguments.as_json(parser)
+
+
+def _samples(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 8 else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return number
+
+
+async def preflight(args: argparse.Namespace, terminal: Terminal) -> int:
+    profile = arguments.load_profile(args)
+    async with connected(args.target, terminal, read_only=True) as link:
+        report = (await ask(link, RunPreflight(0, profile), Checked, SLOW)).report
+    terminal.object(render.report_object(report, args.target))
+    for line, colour in render.report(report):
+        terminal.line(line, colour)
+    return ExitCode.FAILED if report.blocking else ExitCode.DONE
+
+
+async def compat(args: argparse.Namespace, terminal: Terminal) -> int:
+    profile = arguments.load_profile(args)
+    async with connected(args.target, terminal, read_only=True) as link:
+        found = await ask(link, GetCompat(0, profile), Compat, SLOW)
+    terminal.object(
+        {
+            "target": args.target,
+            "versions": found.versions,
+            "findings": to_json(found.findings),
+            "seconds": found.seconds,
+        }
+    )
+    for line, colour in render.compat(found):
+        terminal.line(line, colour)
+    return ExitCode.DONE
+
+
+async def verify(args: argparse.Namespace, terminal: Terminal) -> int:
+    async with connected(args.target, terminal) as link:
+        terminal.say("recomputing samples on the host …", "dim")
+        report = (await ask(link, Verify(0, args.run, args.samples), Verified, SLOW)).report
+    terminal.object({"run": args.run, **to_json(report)})
+    for line, colour in render.verify(report):
+        terminal.line(line, colour)
+    return ExitCode.DONE if report.ok else ExitCode.FAILED

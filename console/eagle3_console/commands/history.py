@@ -1,0 +1,88 @@
+"""runs, show, diff: what a host's run folders tell."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from eagle3_agent.protocol import to_json
+from eagle3_agent.protocol.messages import ListRuns, Runs
+from eagle3_console import render, render_diff
+from eagle3_console.analysis.diff import diff
+from eagle3_console.errors import ExitCode
+
+from . import arguments
+from .linking import ask, connected, run_detail
+from .terminal import Terminal
+
+_RUN_KEYS = """\
+run, state (queued, running, completed, incomplete, failed, aborted, lost),
+attempt, profile, engine, started, ended, samples {total, done, skipped}, tokens,
+tokens_per_second, output_dir, error {type, message, rank, where}"""
+
+
+def add(commands: arguments.Commands) -> None:
+    parser = arguments.command(
+        commands,
+        "runs",
+        "list a host's runs, newest last",
+        runs,
+        f'With --json: {{"target": ..., "runs": [...]}}; each run holds at least\n{_RUN_KEYS}.',
+        "  eagle3-console runs root@gpu-01\n"
+        "  eagle3-console runs local --json | jq '.runs[-1].state'",
+    )
+    arguments.target(parser)
+    arguments.as_json(parser)
+    parser = arguments.command(
+        commands,
+        "show",
+        "show everything about one run that is not a stream",
+        show,
+        f"With --json: {_RUN_KEYS},\n"
+        "and profile (resolved), preflight, forced, patches, environment, stages, folder.",
+        "  eagle3-console show root@gpu-01 last",
+    )
+    arguments.target(parser)
+    arguments.run(parser)
+    arguments.as_json(parser)
+    parser = arguments.command(
+        commands,
+        "diff",
+        "show what changed from one run to another",
+        diff_runs,
+        "Profile, patches, environment, preflight and outcome; what is the same is folded.",
+        "  eagle3-console diff root@gpu-01 3 4",
+    )
+    arguments.target(parser)
+    arguments.run(parser, "run_a")
+    arguments.run(parser, "run_b")
+    arguments.as_json(parser)
+
+
+async def runs(args: argparse.Namespace, terminal: Terminal) -> int:
+    async with connected(args.target, terminal, read_only=True) as link:
+        found = (await ask(link, ListRuns(0), Runs)).runs
+    terminal.object({"target": args.target, "runs": [render.run_object(run) for run in found]})
+    for line, colour in render.runs(found, time.time()):
+        terminal.line(line, colour)
+    return ExitCode.DONE
+
+
+async def show(args: argparse.Namespace, terminal: Terminal) -> int:
+    async with connected(args.target, terminal, read_only=True) as link:
+        detail = await run_detail(link, args.run)
+    terminal.object(render.detail_object(detail))
+    for line, colour in render.detail(detail, time.time()):
+        terminal.line(line, colour)
+    return ExitCode.DONE
+
+
+async def diff_runs(args: argparse.Namespace, terminal: Terminal) -> int:
+    async with connected(args.target, terminal, read_only=True) as link:
+        before = await run_detail(link, args.run_a)
+        after = await run_detail(link, args.run_b)
+    found = diff(before, after)
+    terminal.object({**to_json(found), "same": found.same})
+    for line, colour in render_diff.lines(found):
+        terminal.line(line, colour)
+    return ExitCode.DONE

@@ -1,0 +1,118 @@
+"""From a TARGET to a link that answers, for commands that have no screen.
+
+Questions of the login (an unknown host key, a passphrase) are asked on the
+terminal, and refused with the way out where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from eagle3_agent.protocol import Message
+from eagle3_agent.protocol.messages import Detail, GetRun
+from eagle3_agent.protocol.values import RunDetail
+from eagle3_console.errors import error
+from eagle3_console.hosts import AskHostKey, AskSecret, HostKeyQuestion, SecretQuestion
+from eagle3_console.linkstate import Connecting, LinkPort, LinkState, Live, Reconnecting
+
+from .terminal import Terminal
+
+T = TypeVar("T")
+
+#: Preflight reads every shard's header, over NFS maybe: it takes what it takes.
+SLOW = None
+
+
+def asking(
+    terminal: Terminal,
+) -> tuple[Callable[[HostKeyQuestion], Awaitable[bool]] | None, AskSecret | None]:
+    """The two questions of a login, or None for each where nobody can be asked."""
+    if not terminal.interactive:
+        return None, None
+
+    async def host_key(question: HostKeyQuestion) -> bool:
+        via = f" (reached through {question.via})" if question.via else ""
+        terminal.say(
+            f"{question.host}{via} is not known yet.\n"
+            f"Its {question.key_type} key has the fingerprint {question.fingerprint}\n"
+            f"Compare it with what the host's owner tells you; a yes is kept in {question.file}."
+        )
+        return terminal.confirm("Do you trust this key?", "")
+
+    async def secret(question: SecretQuestion) -> str | None:
+        if question.retry:
+            terminal.say("that was not right")
+        return terminal.secret(question.prompt) or None
+
+    return host_key, secret
+
+
+def open_link(target: str, terminal: Terminal, *, read_only: bool = False) -> LinkPort:
+    """A link that is not connected yet.  Raises ConsoleError for a target that cannot be read.
+
+    The end of a link is not told here: whoever waits for an answer gets it as an error.
+    """
+    # late: asyncssh and its cryptography take longer to import than most commands need to parse
+    from eagle3_console.connecting import host_for
+    from eagle3_console.link import Link
+
+    ask_host_key: AskHostKey | None
+    ask_host_key, ask_secret = asking(terminal)
+    host = host_for(target, ask_host_key=ask_host_key, ask_secret=ask_secret)
+    return Link(host, read_only=read_only, on_state=_narrator(terminal, target))
+
+
+def _narrator(terminal: Terminal, target: str) -> Callable[[LinkState], None]:
+    """Says on stderr what becomes of the link; a first connect only where someone watches."""
+    lost = False
+
+    def tell(state: LinkState) -> None:
+        nonlocal lost
+        if isinstance(state, Connecting):
+            if terminal.interactive and target != "local":
+                terminal.say(f"{target}: {state.step}", "dim")
+        elif isinstance(state, Reconnecting):
+            if not lost:
+                terminal.say(f"{target}: link lost ({state.why.happened}); trying again", "amber")
+            lost = True
+        elif isinstance(state, Live) and lost:
+            terminal.say(f"{target}: link is back", "green")
+            lost = False
+
+    return tell
+
+
+@asynccontextmanager
+async def connected(
+    target: str, terminal: Terminal, *, read_only: bool = False
+) -> AsyncIterator[LinkPort]:
+    """A live link for the length of a ``with`` block.  Raises ConsoleError (connect)."""
+    link = open_link(target, terminal, read_only=read_only)
+    try:
+        await link.connect()
+        yield link
+    finally:
+        await link.close()
+
+
+async def ask(link: LinkPort, message: Message, reply: type[T], timeout: float | None = 60.0) -> T:
+    """The reply, which must be of the type that the protocol names for this message.
+
+    Raises ConsoleError for a refusal, a lost link, a time-out or another kind of reply.
+    """
+    answer = await link.ask(message, timeout)
+    if not isinstance(answer, reply):
+        raise error(
+            "the agent's answer makes no sense",
+            f"asked {type(message).__name__}, got {type(answer).__name__}",
+            "run `eagle3-console agent upgrade TARGET`",
+            "internal",
+        )
+    return answer
+
+
+async def run_detail(link: LinkPort, run: str) -> RunDetail:
+    """A run by number, id or ``last``.  Raises ConsoleError when there is none."""
+    return (await ask(link, GetRun(0, run), Detail)).detail
