@@ -6,11 +6,13 @@ import asyncio
 import os
 import signal
 import sys
+from asyncio.subprocess import Process, SubprocessStreamProtocol
 
 from .hosts import STDERR_KEPT, Channel, connect_error
 
 #: How long a program may take to leave after its standard input is closed, in seconds.
 _LEAVE = 2.0
+_BUFFER = 256 * 1024
 
 
 class LocalHost:
@@ -23,8 +25,12 @@ class LocalHost:
         self._channels: list[_LocalChannel] = []
 
     async def open(self, argv0: str = "/bin/sh") -> Channel:
+        loop = asyncio.get_running_loop()
         try:
-            process = await asyncio.create_subprocess_exec(
+            # create_subprocess_exec hides the transport, and only closing that lets go of pipes
+            # that a grandchild holds or that nobody reads
+            transport, protocol = await loop.subprocess_exec(
+                lambda: SubprocessStreamProtocol(limit=_BUFFER, loop=loop),
                 argv0,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -39,7 +45,7 @@ class LocalHost:
                 error.strerror or type(error).__name__,
                 "Target `local` needs a POSIX shell at this path.",
             ) from None
-        channel = _LocalChannel(process)
+        channel = _LocalChannel(Process(transport, protocol, loop), transport)
         self._channels.append(channel)
         return channel
 
@@ -50,8 +56,9 @@ class LocalHost:
 
 
 class _LocalChannel:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Process, transport: asyncio.SubprocessTransport) -> None:
         self._process = process
+        self._transport = transport
         self._stderr = bytearray()
         self._drain = asyncio.create_task(self._keep_stderr())
 
@@ -88,13 +95,20 @@ class _LocalChannel:
     async def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            await asyncio.wait_for(self._process.wait(), _LEAVE)
-        except asyncio.TimeoutError:
-            self._kill()
-            await self._process.wait()
+        rest = asyncio.create_task(self._read_rest())
+        await asyncio.wait({rest}, timeout=_LEAVE)
+        rest.cancel()
         self._drain.cancel()
-        await asyncio.gather(self._drain, return_exceptions=True)
+        await asyncio.gather(rest, self._drain, return_exceptions=True)
+        if self._transport.get_returncode() is None:
+            self._kill()
+        self._transport.close()
+
+    async def _read_rest(self) -> None:
+        """Let the program leave by itself: it may be stuck in a write that nobody reads."""
+        while await self.read():
+            pass
+        await self._process.wait()
 
     def _kill(self) -> None:
         # a child that is not yet reaped keeps its pid, so this cannot hit another process; the
