@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Union
 
-from eagle3_agent.protocol.events import Event, Progress
+from eagle3_agent.protocol.events import Event, Load, Progress
 from eagle3_agent.protocol.fold import Standing, fold
 from eagle3_agent.protocol.values import (
     HostSample,
@@ -72,7 +72,7 @@ class State:
     standing: Standing = field(default_factory=Standing)
     """Of the current run."""
     tail: tuple[Event, ...] = ()
-    """Newest events of the current run, Progress left out."""
+    """Newest events of the current run, without Load and Progress: the figures say these."""
     details: Mapping[str, RunDetail] = field(default_factory=dict)
     report: Report | None = None
     """The newest preflight seen here."""
@@ -320,7 +320,7 @@ def _happened(state: State, news: Happened) -> State:
     standing = state.standing
     for event in news.events:
         standing = fold(standing, event)
-    shown = tuple(e for e in news.events if not isinstance(e, Progress))
+    shown = tuple(e for e in news.events if not isinstance(e, (Load, Progress)))
     state = replace(state, standing=standing, tail=(*state.tail, *shown)[-TAIL:])
     state = replace(state, now=max(state.now, news.now))
     return _heard(state, "run", news.now) if news.caught_up else state

@@ -2,7 +2,8 @@
 
 A colour means one thing: accent = now, success = proven good, warning = look,
 error = blocked or failed, ``ink-dim`` = context, ``ink-rail`` = the empty part
-of a bar.  Every use of one stands beside a word or a symbol that says the same.
+of a bar, ``ink-bar`` and ``ink-spark`` a quantity.
+Every use of one stands beside a word or a symbol that says the same.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ DARK = Theme(
     dark=True,
     variables={
         "ink-dim": "#7E8C99",
-        "ink-rail": "#2B3742",
+        "ink-rail": "#1D262E",
+        "ink-bar": "#3D7EA6",
+        "ink-spark": "#5F93B3",
         "ink-strong": "#FFFFFF",
         "footer-background": "#141B22",
         "footer-item-background": "#141B22",
@@ -53,7 +56,9 @@ LIGHT = Theme(
     dark=False,
     variables={
         "ink-dim": "#66727C",
-        "ink-rail": "#D3DADC",
+        "ink-rail": "#E3E8E9",
+        "ink-bar": "#5A9CC4",
+        "ink-spark": "#5A8FB0",
         "ink-strong": "#000000",
         "footer-background": "#EBEDEA",
         "footer-item-background": "#EBEDEA",
@@ -82,7 +87,9 @@ CONTRAST = Theme(
     dark=True,
     variables={
         "ink-dim": "#D0D0D0",
-        "ink-rail": "#5A5A5A",
+        "ink-rail": "#4A4A4A",
+        "ink-bar": "#00B8D4",
+        "ink-spark": "#00E5FF",
         "ink-strong": "#FFFFFF",
         "footer-background": "#000000",
         "footer-item-background": "#000000",

@@ -1,0 +1,382 @@
+"""The TUI's owner: holds the link and the state, turns keys into requests.
+
+Every change on screen comes from news that the host sent: a key sends a
+message, the answer is applied to the state, the screens draw the state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import ActiveBinding, Binding, BindingType
+from textual.reactive import reactive
+from textual.screen import ModalScreen, Screen
+
+from eagle3_agent.protocol import decode_event
+from eagle3_agent.protocol.messages import (
+    Abort,
+    Checked,
+    Detail,
+    Done,
+    GetRun,
+    RunChanged,
+    RunPreflight,
+    Start,
+    Started,
+    Telemetry,
+)
+from eagle3_agent.protocol.values import Problem, Profile, RunSummary
+
+from . import store
+from .errors import ConsoleError
+from .hosttext import clean
+from .linkstate import LinkPort, LinkState, Live
+from .messages import LogOpened, PreflightAsked, RunOpened, StartOver
+from .screens.base import ConsoleScreen
+from .screens.confirm import ConfirmScreen, HelpScreen, ProblemScreen
+from .screens.dashboard import DashboardScreen
+from .screens.history import HistoryScreen
+from .screens.log import LogScreen
+from .screens.pages import ErrorsScreen, Feed, ProfileScreen, RunScreen
+from .screens.preflight import PreflightScreen
+from .store import State
+from .themes import THEMES
+from .widgets.keybar import key_name
+from .words import abort_words, ended_words, start_words
+
+#: Seconds that a preflight on a slow host may take; the deep checks of a start included.
+_PREFLIGHT = 300.0
+
+
+class ConsoleApp(App[int]):
+    """``link`` may be connected already; else it is connected here, and an error is shown."""
+
+    TITLE = "eagle3-console"
+    CSS = """
+    Toast { max-width: 70; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "start", "start", tooltip="check the host, then start the loaded profile"),
+        Binding("a", "abort", "abort", tooltip="end a run and every process of it; asks first"),
+        Binding("p", "preflight", "preflight", tooltip="check whether the host is ready"),
+        Binding("e", "errors", "errors", tooltip="what happened first in the failed run"),
+        Binding("h", "history", "history", tooltip="every run on this host"),
+        Binding("l", "log", "log", tooltip="the run's whole output"),
+        Binding("f", "profile", "profile", tooltip="the loaded profile, resolved"),
+        Binding("question_mark", "help", "help", tooltip="all keys"),
+        Binding("q", "quit", "quit", tooltip="leave; runs on the host go on"),
+    ]
+
+    state: reactive[State] = reactive(State, init=False)
+
+    def __init__(
+        self,
+        link: LinkPort,
+        target: str,
+        profile: Profile | None = None,
+        profile_path: Path | None = None,
+        read_only: bool = False,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__()
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = THEMES[0].name
+        self._link = link
+        self._now = now
+        self.set_reactive(
+            ConsoleApp.state,
+            State(
+                target=target,
+                now=now(),
+                read_only=read_only,
+                profile=profile,
+                profile_path=str(profile_path or ""),
+            ),
+        )
+
+    def get_default_screen(self) -> Screen[Any]:
+        return DashboardScreen(self.state)
+
+    def on_mount(self) -> None:
+        self._link.on_state = self._on_link_state
+        self._link.on_push = self._on_push
+        self.set_interval(1.0, self._tick)
+        self.run_worker(self._begin(), group="begin")
+
+    # ------------------------------------------------------------------ news -> state
+
+    def apply(self, news: store.Input) -> None:
+        self.state = store.apply(self.state, news)
+
+    def watch_state(self, state: State) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, ConsoleScreen):
+                screen.take(state)
+
+    def _tick(self) -> None:
+        self.apply(store.Ticked(self._now()))
+
+    def _on_link_state(self, link: LinkState) -> None:
+        self.apply(store.LinkMoved(link, self._now()))
+
+    def _on_push(self, news: RunChanged | Telemetry) -> None:
+        if isinstance(news, Telemetry):
+            self.apply(store.Sampled(news.sample, self._now()))
+            return
+        before = self.state.find(news.summary.run)
+        self.apply(store.RunMoved(news.summary, self._now()))
+        was_open = before is not None and before.state not in store.ENDED
+        if was_open and news.summary.state in store.ENDED:
+            self._tell_end(news.summary)
+        self._follow()
+
+    def _tell_end(self, run: RunSummary) -> None:
+        title, text, severity = ended_words(run)
+        self.notify(text, title=title, severity=severity, timeout=20, markup=False)
+        self.bell()
+        self.run_worker(self._detail(run.run), group="detail")
+
+    async def _begin(self) -> None:
+        try:
+            if not isinstance(self._link.state, Live):
+                await self._link.connect()
+            self._on_link_state(self._link.state)
+            runs = await self._link.watch(runs=True, host_interval=1.0)
+        except ConsoleError as error:
+            self._on_link_state(self._link.state)
+            self._tell(error.problem)
+            return
+        self.apply(store.RunsCame(runs))
+        self._follow()
+
+    def _follow(self) -> None:
+        """Turn the dashboard to what runs, and read its events from the first one."""
+        run = store.to_follow(self.state)
+        if not run or run == self.state.current:
+            return
+        self.apply(store.Followed(run))
+        self.run_worker(self._read_events(run), exclusive=True, group="follow")
+        self.run_worker(self._detail(run), group="detail")
+
+    async def _read_events(self, run: str) -> None:
+        rest = b""
+        try:
+            async for piece in self._link.stream(run, "events"):
+                *lines, rest = (rest + piece.data).split(b"\n")
+                events = tuple(e for e in map(decode_event, lines) if e is not None)
+                self.apply(store.Happened(run, events, piece.caught_up, self._now()))
+        except ConsoleError as error:
+            self._tell(error.problem)
+
+    async def _detail(self, run: str) -> None:
+        try:
+            reply = await self._link.ask(GetRun(0, run))
+        except ConsoleError:
+            return  # the page says that it is still reading; the link's state says why
+        if isinstance(reply, Detail):
+            self.apply(store.DetailCame(reply.detail))
+
+    # ------------------------------------------------------------------ keys -> requests
+
+    def action_start(self) -> None:
+        self._start(())
+
+    def on_start_over(self, message: StartOver) -> None:
+        self._start(message.force)
+
+    def _start(self, force: tuple[str, ...], queue: bool = False) -> None:
+        profile = self.state.profile
+        if not self._may("start a run") or profile is None:
+            if profile is None:
+                self.notify(
+                    "Leave with q and name one: eagle3-console connect TARGET -p PROFILE",
+                    title="No profile is loaded",
+                    severity="warning",
+                    markup=False,
+                )
+            return
+        if self.state.checking is not None:
+            self.notify("A check of this host is going on already.")
+            return
+        self.notify(start_words(profile), title="Checking, then starting", markup=False)
+        request = self._started(Start(0, profile, force, queue))
+        self._check(request, starting=True)
+
+    async def _started(self, request: Start) -> None:
+        try:
+            reply = await self._link.ask(request, _PREFLIGHT)
+        except ConsoleError as error:
+            self.apply(store.CheckEnded(error.report))
+            if error.report is not None and error.report.blocking:
+                self._open(PreflightScreen(self.state))
+            elif error.problem.code == "busy" and not request.queue:
+                self._offer_queue(request, error.problem)
+            else:
+                self._tell(error.problem)
+            return
+        if isinstance(reply, Started):
+            self.apply(store.CheckEnded(reply.report))
+            word = "waits in the queue" if reply.queued else "started"
+            self.notify(f"Run {clean(reply.run)} {word}", markup=False)
+            self._to_dashboard()
+
+    def _offer_queue(self, request: Start, problem: Problem) -> None:
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._start(request.force, queue=True)
+
+        said = [problem.happened, "", "It can wait and start by itself when they are free."]
+        self.push_screen(ConfirmScreen(problem.title, said, "Wait in the queue"), answered)
+
+    def action_preflight(self) -> None:
+        if self.state.profile is not None and self.state.checking is None:
+            self.on_preflight_asked()
+        self._open(PreflightScreen(self.state))
+
+    def on_preflight_asked(self, _: PreflightAsked | None = None) -> None:
+        profile = self.state.profile
+        if profile is not None and self.state.checking is None:
+            self._check(self._checked(RunPreflight(0, profile)), starting=False)
+
+    async def _checked(self, request: RunPreflight) -> None:
+        try:
+            reply = await self._link.ask(request, _PREFLIGHT)
+        except ConsoleError as error:
+            self.apply(store.CheckEnded(error.report))
+            self._tell(error.problem)
+            return
+        self.apply(store.CheckEnded(reply.report if isinstance(reply, Checked) else None))
+
+    def _check(self, work: Awaitable[None], *, starting: bool) -> None:
+        self.apply(store.CheckBegan(self._now(), starting))
+        self.run_worker(work, group="check")
+
+    def action_abort(self) -> None:
+        run = self._pointed()
+        if not self._may("abort a run"):
+            return
+        if run is None or run.state in store.ENDED:
+            self.notify("Nothing runs that could be aborted.")
+            return
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.run_worker(self._abort(run), group="abort")
+
+        said = abort_words(self.state, run)
+        self.push_screen(ConfirmScreen(f"Abort run {run.number}?", said, "Abort it"), answered)
+
+    async def _abort(self, run: RunSummary) -> None:
+        self.notify(f"Ending run {run.number}: TERM first, KILL within 10 s", markup=False)
+        try:
+            reply = await self._link.ask(Abort(0, run.run))
+        except ConsoleError as error:
+            self._tell(error.problem)
+            return
+        if isinstance(reply, Done) and reply.text:
+            self.notify(clean(reply.text), markup=False)
+
+    def _may(self, what: str) -> bool:
+        """Whether this console may change the host now; says why not."""
+        if self.state.read_only:
+            words = f"This console was opened with --read-only, so it cannot {what}."
+        elif not self.state.live:
+            words = f"There is no link to the host, so it cannot {what} now."
+        else:
+            return True
+        self.notify(words, title="Not done", severity="warning", markup=False)
+        return False
+
+    # ------------------------------------------------------------------ keys -> screens
+
+    def _pointed(self) -> RunSummary | None:
+        """The run that the screen in front is about."""
+        screen = self.screen
+        run = screen.target_run() if isinstance(screen, ConsoleScreen) else self.state.current
+        return self.state.find(run or self.state.current)
+
+    def action_errors(self) -> None:
+        pointed, failed = self._pointed(), self.state.last_failed
+        if isinstance(self.screen, RunScreen | HistoryScreen) and pointed and pointed.error:
+            failed = pointed
+        run = failed.run if failed else ""
+        self._open(ErrorsScreen(self.state, run, self._feed(run, "events")))
+
+    def action_history(self) -> None:
+        self._open(HistoryScreen(self.state))
+
+    def action_log(self) -> None:
+        run = self._pointed()
+        if run is None:
+            self.notify("No run on this host yet, so there is no log.")
+            return
+        self._open(LogScreen(self.state, run.run, self._feed(run.run, "output")))
+
+    def on_log_opened(self, message: LogOpened) -> None:
+        self._open(LogScreen(self.state, message.run, self._feed(message.run, "output")))
+
+    def action_profile(self) -> None:
+        self._open(ProfileScreen(self.state))
+
+    def on_run_opened(self, message: RunOpened) -> None:
+        self._open(RunScreen(self.state, message.run, self._feed(message.run, "events")))
+        self.run_worker(self._detail(message.run), group="detail")
+
+    def _feed(self, run: str, stream: Any) -> Feed:
+        return lambda: self._link.stream(run, stream)
+
+    def _open(self, screen: ConsoleScreen) -> None:
+        """Put a screen in front; one of its kind that is open already gives way to it."""
+        kinds = [type(s) for s in self.screen_stack]
+        if type(screen) in kinds:
+            while len(self.screen_stack) > max(1, kinds.index(type(screen))):
+                self.pop_screen()
+        self.push_screen(screen)
+
+    def _to_dashboard(self) -> None:
+        while len(self.screen_stack) > 1 and not isinstance(self.screen, ModalScreen):
+            self.pop_screen()
+
+    def _tell(self, problem: Problem) -> None:
+        self.push_screen(ProblemScreen(problem))
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen(self._keys()))
+
+    def _keys(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """The keys that work now, of the screen in front and of the whole console."""
+        here: dict[str, list[ActiveBinding]] = {}
+        everywhere: dict[str, list[ActiveBinding]] = {}
+        for active in self.screen.active_bindings.values():
+            group = everywhere if isinstance(active.node, App) else here
+            group.setdefault(active.binding.action, []).append(active)
+        return [
+            (title, [_help_row(found) for found in group.values() if found[0].binding.description])
+            for title, group in (("On this screen", here), ("Everywhere", everywhere))
+            if group
+        ]
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        yield from super().get_system_commands(screen)
+        for binding in self.BINDINGS:
+            if isinstance(binding, Binding) and binding.action not in ("quit", "help"):
+                action = getattr(self, f"action_{binding.action}")
+                yield SystemCommand(binding.description.capitalize(), binding.tooltip, action)
+
+    async def action_quit(self) -> None:
+        self.exit(0)
+
+    async def on_unmount(self) -> None:
+        self._link.on_state = self._link.on_push = None
+
+
+def _help_row(found: list[ActiveBinding]) -> tuple[str, str]:
+    keys = list(dict.fromkeys(key_name(active.binding) for active in found))
+    binding = found[0].binding
+    return " ".join(keys), binding.tooltip or binding.description

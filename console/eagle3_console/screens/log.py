@@ -1,0 +1,232 @@
+"""A run's whole output, as its worker wrote it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widgets import Input
+
+from eagle3_console import formats
+from eagle3_console.errors import ConsoleError
+from eagle3_console.hosttext import clean
+from eagle3_console.logbuffer import LineBuffer, Search
+from eagle3_console.store import State
+from eagle3_console.widgets import ink
+from eagle3_console.widgets.logview import LogView
+from eagle3_console.widgets.panel import Panel
+
+from .base import ConsoleScreen
+from .pages import Feed
+
+#: Seconds between two redraws while lines come in.
+_FLUSH = 0.05
+#: Lines searched before others get their turn.
+_SLICE = 20_000
+
+
+class LogHead(Panel):
+    """Which run, how many lines, and whether the end is followed."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__()
+        self.run = run
+        self.words = ""
+        self.mark = Content("")
+
+    def lines(self, state: State, width: int) -> list[Content]:
+        run = state.find(self.run)
+        name = f"LOG  run {run.number} {clean(run.profile)}" if run else f"LOG  {clean(self.run)}"
+        left = ink.row((name, ink.STRONG), "   ", (self.words, ink.DIM))
+        return [ink.ends(left, self.mark, width)]
+
+
+class LogScreen(ConsoleScreen):
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "search",
+        "hit",
+        "follow",
+        "top",
+        "bottom",
+        "back",
+        "help",
+    )
+    DEFAULT_CSS = """
+    LogScreen #body { padding: 0; }
+    LogScreen Input { display: none; dock: bottom; height: 1; border: none; padding: 0 1;
+        margin-bottom: 1; background: $panel; }
+    LogScreen Input.-open { display: block; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "search", "search"),
+        Binding("n", "hit(1)", "next hit"),
+        Binding("N", "hit(-1)", "previous hit", show=False),
+        Binding("F", "follow", "follow"),
+        Binding("g,home", "top", "top"),
+        Binding("G,end", "bottom", "bottom"),
+        Binding("j,down", "by(1)", "line down", show=False),
+        Binding("k,up", "by(-1)", "line up", show=False),
+        Binding("pagedown,ctrl+f", "page(1)", "page down", show=False),
+        Binding("pageup,ctrl+b", "page(-1)", "page up", show=False),
+        Binding("right", "sideways(1)", "right", show=False),
+        Binding("left", "sideways(-1)", "left", show=False),
+    ]
+
+    def __init__(self, state: State, run: str, feed: Feed) -> None:
+        super().__init__(state)
+        self.run = run
+        self._feed = feed
+        self.buffer = LineBuffer()
+        self._flushing = False
+        self._ended = False
+        self._caught_up = False
+
+    def body(self) -> ComposeResult:
+        yield LogHead(self.run)
+        yield LogView(self.buffer)
+        yield Input(placeholder="search: a regular expression, enter finds", select_on_focus=False)
+
+    @property
+    def view(self) -> LogView:
+        return self.query_one(LogView)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.view.focus()
+        self.run_worker(self._read(), group="read")
+        self._flush()
+
+    def target_run(self) -> str:
+        return self.run
+
+    async def _read(self) -> None:
+        try:
+            async for piece in self._feed():
+                self.buffer.add(piece.data)
+                self._ended, self._caught_up = piece.ended, piece.caught_up
+                self._soon()
+                await asyncio.sleep(0)
+        except ConsoleError as error:
+            self.notify(clean(error.problem.happened), title=error.problem.title, severity="error")
+        self._soon()
+
+    def _soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self.set_timer(_FLUSH, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        view, head = self.view, self.query_one(LogHead)
+        view.update_lines()
+        words = [f"{formats.count(len(self.buffer))} lines"]
+        if self.buffer.first:
+            words.append(f"{formats.count(self.buffer.first)} older ones dropped from memory")
+        if not self._caught_up and not self._ended:
+            words.append("reading")
+        head.words = " · ".join(words)
+        if self._ended and self._caught_up:
+            head.mark = Content.styled("· the run has ended", ink.DIM)
+        elif view.follow:
+            head.mark = Content.styled("▶ following", ink.NOW)
+        else:
+            head.mark = Content.styled("! not following, F follows", ink.LOOK)
+        head.show(self.state)
+
+    # --------------------------------------------------------------------- moving
+
+    def action_follow(self) -> None:
+        self.view.follow = not self.view.follow
+        self._flush()
+
+    def action_top(self) -> None:
+        self.view.go_to(self.buffer.first)
+        self._flush()
+
+    def action_bottom(self) -> None:
+        self.view.follow = True
+        self._flush()
+
+    def action_by(self, lines: int) -> None:
+        view = self.view
+        view.follow = False
+        view.scroll_to(y=view.scroll_y + lines, animate=False, immediate=True)
+        self._flush()
+
+    def action_page(self, pages: int) -> None:
+        self.action_by(pages * max(1, self.view.size.height - 1))
+
+    def action_sideways(self, by: int) -> None:
+        view = self.view
+        view.scroll_to(x=view.scroll_x + by * 20, animate=False, immediate=True)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.view.follow = False
+        self._soon()
+
+    # --------------------------------------------------------------------- search
+
+    def action_search(self) -> None:
+        box = self.query_one(Input)
+        box.add_class("-open")
+        box.focus()
+
+    def action_back(self) -> None:
+        box = self.query_one(Input)
+        if box.has_class("-open"):
+            self._close_search()
+        elif self.view.search is not None:
+            self.view.search = self.view.hit = None
+            self.view.refresh()
+        else:
+            super().action_back()
+
+    def _close_search(self) -> None:
+        self.query_one(Input).remove_class("-open")
+        self.view.focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self._close_search()
+        if not event.value:
+            self.view.search = self.view.hit = None
+            self.view.refresh()
+            return
+        self.view.search, self.view.hit = Search.of(event.value), None
+        self.action_hit(1)
+
+    def action_hit(self, step: int) -> None:
+        """The next or previous line that matches; at an end the search goes round."""
+        if self.view.search is None:
+            self.action_search()
+            return
+        self.run_worker(self._find(step), exclusive=True, group="find")
+
+    async def _find(self, step: int) -> None:
+        view, buffer = self.view, self.buffer
+        search = view.search
+        if search is None or not len(buffer):
+            return
+        start = view.top_line if view.hit is None else view.hit + step
+        found = await self._scan(search, start, buffer.end if step > 0 else buffer.first - 1, step)
+        if found is None:
+            begin = buffer.first if step > 0 else buffer.end - 1
+            found = await self._scan(search, begin, start, step)
+        if found is None:
+            self.notify(f"Nothing matches {clean(search.said)}")
+            return
+        view.hit = found
+        view.go_to(found)
+        self._flush()
+
+    async def _scan(self, search: Search, start: int, stop: int, step: int) -> int | None:
+        while (stop - start) * step > 0:
+            end = start + step * min(_SLICE, abs(stop - start))
+            found = self.buffer.find(search.data, start, end, step)
+            if found is not None:
+                return found
+            start = end
+            await asyncio.sleep(0)
+        return None

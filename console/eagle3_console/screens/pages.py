@@ -1,0 +1,125 @@
+"""Pages to read: one run, the errors, the profile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.content import Content
+
+from eagle3_agent.protocol import decode_event
+from eagle3_agent.protocol.fold import Standing, fold
+from eagle3_console.errors import ConsoleError
+from eagle3_console.hosttext import clean
+from eagle3_console.linkstate import Piece
+from eagle3_console.store import State
+from eagle3_console.widgets import ink
+from eagle3_console.widgets.pages import errors_page, profile_rows, run_page
+from eagle3_console.widgets.panel import Panel
+from eagle3_console.widgets.run import NO_PROFILE
+
+from .base import ConsoleScreen, Scroll
+
+Feed = Callable[[], AsyncIterator[Piece]]
+
+
+class Page(Panel):
+    """Rows that the screen works out from the state."""
+
+    DEFAULT_CSS = "Page { padding: 0 2 1 1; }"
+
+    def __init__(self, make: Callable[[State, int], list[Content]]) -> None:
+        super().__init__()
+        self._make = make
+
+    def lines(self, state: State, width: int) -> list[Content]:
+        return self._make(state, width)
+
+
+class PageScreen(ConsoleScreen):
+    def body(self) -> ComposeResult:
+        with Scroll():
+            yield Page(self.page)
+
+    def page(self, state: State, width: int) -> list[Content]:
+        """The rows at ``width`` cells."""
+        return []
+
+
+class RunReading(PageScreen):
+    """A page about one run; its events are read from the host unless the dashboard has them."""
+
+    def __init__(self, state: State, run: str, feed: Feed) -> None:
+        super().__init__(state)
+        self.run = run
+        self._feed = feed
+        self._standing: Standing | None = None
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        if self.run and self.run != self.state.current:
+            self.run_worker(self._read(), exclusive=True)
+
+    def standing(self, state: State) -> Standing | None:
+        return state.standing if self.run == state.current else self._standing
+
+    def target_run(self) -> str:
+        return self.run
+
+    async def _read(self) -> None:
+        rest, standing = b"", Standing()
+        try:
+            async for piece in self._feed():
+                *lines, rest = (rest + piece.data).split(b"\n")
+                for event in map(decode_event, lines):
+                    standing = standing if event is None else fold(standing, event)
+                self._standing = standing
+                self.take(self.state)
+        except ConsoleError as error:
+            self.notify(clean(error.problem.happened), title=error.problem.title, severity="error")
+
+
+class RunScreen(RunReading):
+    """Everything about one run."""
+
+    KEYS: ClassVar[tuple[str, ...]] = ("log", "errors", "abort", "back", "help")
+
+    def page(self, state: State, width: int) -> list[Content]:
+        run = state.find(self.run)
+        if run is None:
+            return [Content.styled(f"run {clean(self.run)} is no longer in the history", ink.DIM)]
+        title = ink.row((f"RUN {run.number}  {clean(run.profile)}", ink.STRONG))
+        standing = self.standing(state) or Standing()
+        rows = run_page(run, state.details.get(run.run), standing, state, width)
+        return [title, Content(""), *rows]
+
+
+class ErrorsScreen(RunReading):
+    """What happened first?"""
+
+    KEYS: ClassVar[tuple[str, ...]] = ("log", "history", "start", "back", "help")
+
+    def page(self, state: State, width: int) -> list[Content]:
+        run = state.find(self.run)
+        if run is None:
+            return [ink.row(("✓ ", ink.GOOD), "No run on this host has failed")]
+        return errors_page(run, self.standing(state), state, width)
+
+
+class ProfileScreen(PageScreen):
+    """The profile that ``s`` would start."""
+
+    KEYS: ClassVar[tuple[str, ...]] = ("start", "preflight", "back", "help")
+
+    def page(self, state: State, width: int) -> list[Content]:
+        if state.profile is None:
+            return [Content.styled(line, ink.DIM) for line in NO_PROFILE]
+        source = clean(state.profile_path) or "given without a file"
+        head = [
+            ink.row((f"PROFILE  {clean(state.profile.name)}", ink.STRONG)),
+            ink.row(("from ", ink.DIM), source),
+            Content.styled("as resolved, defaults included", ink.DIM),
+            Content(""),
+        ]
+        return head + profile_rows(state.profile, width)

@@ -1,0 +1,44 @@
+"""Why the link is down and what to do, under the header while it is."""
+
+from __future__ import annotations
+
+import textwrap
+
+from textual.content import Content
+
+from eagle3_console.hosttext import clean
+from eagle3_console.linkstate import Offline, Reconnecting
+from eagle3_console.store import State
+
+from . import ink
+from .panel import Panel
+
+
+class LinkBanner(Panel):
+    """Takes no room while the link is fine."""
+
+    DEFAULT_CSS = """
+    LinkBanner { display: none; margin-top: 1; }
+    LinkBanner.-shown { display: block; }
+    """
+
+    def show(self, state: State) -> None:
+        self.set_class(isinstance(state.link, (Offline, Reconnecting)), "-shown")
+        super().show(state)
+
+    def lines(self, state: State, width: int) -> list[Content]:
+        link = state.link
+        if not isinstance(link, (Offline, Reconnecting)):
+            return []
+        colour = ink.BAD if isinstance(link, Offline) else ink.LOOK
+        symbol = "✗" if isinstance(link, Offline) else "!"
+        text = f"{clean(link.why.title)}: {clean(link.why.happened)}"
+        rows = [
+            Content.styled(f"{symbol if i == 0 else ' '} {line}", colour)
+            for i, line in enumerate(textwrap.wrap(text[:600], width - 2)[:2])
+        ]
+        if link.why.todo:
+            rows.append(ink.row(("▸ ", ink.NOW), clean(link.why.todo)))
+        if isinstance(link, Reconnecting):
+            rows.append(Content.styled("  runs on the host go on without this console", ink.DIM))
+        return rows

@@ -1,0 +1,120 @@
+"""Strokes that every panel is drawn with: styled rows, bars, history lines.
+
+Rows are ``Content`` made of (text, style) parts and never parsed as markup.
+Text from a host goes through ``hosttext.clean`` before it gets here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Union
+
+from rich.cells import cell_len
+from textual.content import Content
+
+from eagle3_agent.protocol.values import RunState
+from eagle3_console.store import HISTORY, Point
+
+DIM = "$ink-dim"
+NOW = "$accent"
+GOOD = "$success"
+LOOK = "$warning"
+BAD = "$error"
+STRONG = "bold $ink-strong"
+RAIL = "$ink-rail"
+BAR = "$ink-bar"
+SPARK = "$ink-spark"
+
+Part = Union[str, tuple[str, str], Content]
+
+#: Symbol and colour of a run's outcome; the word always stands beside it.
+OUTCOME: dict[RunState, tuple[str, str]] = {
+    "queued": ("·", DIM),
+    "running": ("▶", NOW),
+    "completed": ("✓", GOOD),
+    "incomplete": ("!", LOOK),
+    "failed": ("✗", BAD),
+    "aborted": ("!", LOOK),
+    "lost": ("✗", BAD),
+}
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def row(*parts: Part) -> Content:
+    return Content.assemble(*parts)
+
+
+def cut(content: Content, width: int) -> Content:
+    """At most ``width`` cells; what did not fit is told by an ellipsis."""
+    if content.cell_length <= width:
+        return content
+    return content.truncate(max(0, width), ellipsis=True)
+
+
+def ends(left: Content, right: Content, width: int) -> Content:
+    """``left`` and ``right`` at the two ends of a row; when both do not fit, the right one goes
+    if it is the longer, else the left one is cut."""
+    room = width - right.cell_length - 2
+    if room < min(left.cell_length, width // 2):
+        return cut(left, width)
+    left = cut(left, room)
+    return row(left, " " * (width - left.cell_length - right.cell_length), right)
+
+
+def spread(items: Sequence[Content], width: int, gap: int = 3) -> list[Content]:
+    """Items side by side, the rest of the row shared out between them; as many rows as needed."""
+    rows: list[list[Content]] = []
+    for item in (cut(i, width) for i in items):
+        used = sum(i.cell_length + gap for i in rows[-1]) if rows else 0
+        if rows and used + item.cell_length <= width:
+            rows[-1].append(item)
+        else:
+            rows.append([item])
+    return [_justify(line, width, gap) for line in rows]
+
+
+def _justify(items: list[Content], width: int, gap: int) -> Content:
+    if len(items) == 1:
+        return items[0]
+    free = width - sum(i.cell_length for i in items)
+    # wide screens: figures stay near each other instead of drifting to the far edge
+    each = min(max(gap, free // (len(items) - 1)), 9)
+    return Content(" " * each).join(items)
+
+
+def bar(fraction: float | None, width: int, style: str = NOW) -> list[Part]:
+    """A bar in eighth blocks on its rail; unknown is an empty rail."""
+    width = max(1, width)
+    part = 0.0 if fraction is None or fraction != fraction else min(max(fraction, 0.0), 1.0)
+    eighths = round(part * width * 8)
+    if eighths == 0 and part > 0:
+        eighths = 1
+    if part < 1:
+        eighths = min(eighths, width * 8 - 1)  # full only when it is
+    full, rest = divmod(eighths, 8)
+    text = "█" * full + (_EIGHTHS[rest] if rest else "")
+    empty = " " * (width - cell_len(text))
+    return [(text, f"{style} on {RAIL}"), (empty, f"on {RAIL}")]
+
+
+def spark(points: Sequence[Point], now: float, width: int, span: float = HISTORY) -> str:
+    """The last ``span`` seconds as ``width`` columns: the mean of each, a blank for no value.
+
+    Columns stand on a fixed grid of time, so that a bar moves left and never changes shape.
+    """
+    if width <= 0:
+        return ""
+    step = span / width
+    last = int(now // step)
+    sums = [0.0] * width
+    counts = [0] * width
+    for point in points:
+        column = int(point.t // step) - last + width - 1
+        if point.value is not None and 0 <= column < width:
+            sums[column] += min(max(point.value, 0.0), 100.0)
+            counts[column] += 1
+    return "".join(
+        _LEVELS[min(7, int(total / n / 100 * 8))] if n else " " for total, n in zip(sums, counts)
+    )

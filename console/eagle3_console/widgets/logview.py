@@ -1,0 +1,116 @@
+"""A log of any length: only the rows in sight are decoded and styled."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from eagle3_console.logbuffer import LineBuffer, Search
+
+#: Cells that can be scrolled to sideways.
+WIDEST = 4000
+
+_BAD = re.compile(r"\b(ERROR|CRITICAL|FATAL|Traceback|Exception)\b|\b\w+Error\b")
+_LOOK = re.compile(r"\b(WARNING|WARN)\b")
+_DIM = re.compile(r"\bDEBUG\b")
+
+
+class LogView(ScrollView, can_focus=True):
+    """Shows a LineBuffer; follows its end until the reader scrolls away from it."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"log--bad", "log--look", "log--dim", "log--hit"}
+    DEFAULT_CSS = """
+    LogView { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; }
+    LogView .log--bad { color: $error; }
+    LogView .log--look { color: $warning; }
+    LogView .log--dim { color: $ink-dim; }
+    LogView .log--hit { background: $warning; color: $background; text-style: bold; }
+    """
+
+    def __init__(self, buffer: LineBuffer, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.buffer = buffer
+        self.follow = True
+        self.search: Search | None = None
+        self.hit: int | None = None
+        """The line that a search stands on."""
+        self._first = 0
+        self._widest = 0
+
+    def update_lines(self) -> None:
+        """The buffer has grown or dropped lines; call at most some times a second."""
+        dropped = self.buffer.first - self._first
+        self._first = self.buffer.first
+        self._resize()
+        if self.follow:
+            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+        elif dropped:
+            # the same lines stay under the reader's eyes
+            self.scroll_to(y=max(0, self.scroll_y - dropped), animate=False, immediate=True)
+        self.refresh()
+
+    def _resize(self) -> None:
+        self.virtual_size = Size(min(self._widest, WIDEST), len(self.buffer))
+
+    def on_resize(self) -> None:
+        if self.follow:
+            self.call_after_refresh(self.update_lines)
+
+    def go_to(self, line: int) -> None:
+        """Show a line in the upper third, and stop following."""
+        self.follow = False
+        top = line - self.buffer.first - self.size.height // 3
+        self.scroll_to(y=max(0, top), animate=False, immediate=True)
+        self.refresh()
+
+    @property
+    def top_line(self) -> int:
+        return self.buffer.first + int(self.scroll_y)
+
+    def render_line(self, y: int) -> Strip:
+        offset_x, offset_y = self.scroll_offset
+        width = self.scrollable_content_region.width
+        number = self.buffer.first + offset_y + y
+        if number >= self.buffer.end:
+            return Strip.blank(width, self.rich_style)
+        text = self.buffer.text(number)
+        strip = Strip(self._segments(text, number))
+        if strip.cell_length > self._widest:
+            self._widest = min(strip.cell_length, WIDEST)
+            self.call_after_refresh(self._resize)
+        return strip.crop_extend(offset_x, offset_x + width, self.rich_style)
+
+    def _segments(self, text: str, number: int) -> list[Segment]:
+        base = self.rich_style + self._level(text)
+        if self.search is None:
+            return [Segment(text, base)]
+        hit = self.get_component_rich_style("log--hit", partial=True)
+        if number == self.hit:
+            hit += Style(underline=True)
+        return _marked(text, base, base + hit, self.search.text)
+
+    def _level(self, text: str) -> Style:
+        for pattern, name in ((_BAD, "bad"), (_LOOK, "look"), (_DIM, "dim")):
+            if pattern.search(text, 0, 400):
+                return self.get_component_rich_style(f"log--{name}", partial=True)
+        return Style.null()
+
+
+def _marked(text: str, base: Style, hit: Style, pattern: re.Pattern[str]) -> list[Segment]:
+    """``text`` with what the pattern finds in it marked; at most 50 marks a line."""
+    segments: list[Segment] = []
+    at = 0
+    for number, match in enumerate(pattern.finditer(text)):
+        if match.end() == match.start() or number >= 50:
+            continue
+        segments.append(Segment(text[at : match.start()], base))
+        segments.append(Segment(text[match.start() : match.end()], hit))
+        at = match.end()
+    segments.append(Segment(text[at:], base))
+    return segments

@@ -1,0 +1,189 @@
+"""Longer texts as rows: everything about one run, an error with its traceback, a profile."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from textual.content import Content
+
+from eagle3_agent.protocol.fold import Standing
+from eagle3_agent.protocol.values import ErrorInfo, Profile, RunDetail, RunSummary
+from eagle3_console import formats
+from eagle3_console.hosttext import clean, clean_lines, crop, fit
+from eagle3_console.store import State
+
+from . import ink
+from .events import event_line
+from .run import error_headline, stage_items, where
+from .verdicts import MARK, headline
+
+_LABEL = 24
+
+
+def heading(text: str) -> Content:
+    return Content.styled(text, f"bold {ink.NOW}")
+
+
+def fact(name: str, value: str, width: int, style: str = "") -> Content:
+    """``  name          value``, cut to the width."""
+    label = fit(clean(name), _LABEL)
+    return ink.row("  ", (label, ink.DIM), "  ", (crop(value, width - _LABEL - 4), style))
+
+
+def section(title: str, rows: list[Content]) -> list[Content]:
+    return [Content(""), heading(title), *rows] if rows else []
+
+
+# ------------------------------------------------------------------------- one run
+
+
+def run_page(
+    run: RunSummary, detail: RunDetail | None, standing: Standing, state: State, width: int
+) -> list[Content]:
+    """Everything known about a run; ``standing`` is the fold of its events."""
+    rows = [*_facts(run, state, width)]
+    rows += section("Timeline", _timeline(run, standing, state, width))
+    error = standing.error or run.error
+    if error is not None:
+        rows += section("Error", error_rows(error, width))
+    if detail is None:
+        return [*rows, Content(""), Content.styled("reading the rest from the host", ink.DIM)]
+    rows += section("Preflight", _preflight(detail, width))
+    rows += section("Patches", _patches(detail, standing, width))
+    rows += section("Profile", profile_rows(detail.resolved, width))
+    rows += section("Environment", _environment(detail.environment, width))
+    return rows
+
+
+def _facts(run: RunSummary, state: State, width: int) -> list[Content]:
+    symbol, colour = ink.OUTCOME[run.state]
+    end = run.ended if run.ended is not None else state.host_now
+    took = None if run.started is None else end - run.started
+    samples = f"{formats.count(run.samples.done)} of {formats.count(run.samples.total)}"
+    if run.samples.skipped:
+        samples += f", {formats.count(run.samples.skipped)} skipped"
+    return [
+        fact("state", f"{symbol} {run.state}", width, f"bold {colour}"),
+        fact("attempt", f"{run.attempt} of {state.attempts(run)}", width),
+        fact("engine", clean(run.engine), width),
+        fact("model", clean(run.model) or formats.UNKNOWN, width),
+        fact("started", formats.moment(run.started, state.host_now), width),
+        fact("duration", formats.duration(took), width),
+        fact("samples", samples, width),
+        fact("tokens", formats.count(run.tokens), width),
+        fact("rate", f"{formats.rate(run.tokens_per_second)} mean", width),
+        fact("written", formats.size(run.bytes), width),
+        fact("output", clean(run.output_dir), width),
+    ]
+
+
+def _timeline(run: RunSummary, standing: Standing, state: State, width: int) -> list[Content]:
+    now = run.ended if run.ended is not None else state.host_now
+    rows = [ink.row("  ", item) for item in ink.spread(stage_items(standing, now), width - 2)]
+    rows += [ink.row("  ", event_line(e)) for e in state.tail if run.run == state.current]
+    return rows
+
+
+def _preflight(detail: RunDetail, width: int) -> list[Content]:
+    report = detail.preflight
+    if report is None:
+        return [fact("", "none was kept with this run", width)]
+    rows = [ink.row("  ", headline(report))]
+    if detail.forced:
+        over = "started over " + ", ".join(map(clean, detail.forced))
+        rows.append(ink.row("  ", (f"! {over}", ink.LOOK)))
+    for verdict in report.verdicts:
+        symbol, colour = MARK[verdict.status]
+        rows.append(fact(f"{symbol} {verdict.title}", clean(verdict.saw), width, colour))
+    return rows
+
+
+def _patches(detail: RunDetail, standing: Standing, width: int) -> list[Content]:
+    rows = []
+    for finding in standing.patches or detail.patches:
+        applied = finding.patch in standing.applied
+        word = "✓ applied" if applied else finding.status.replace("-", " ")
+        text = f"{word:<12}  {clean(finding.evidence)}"
+        rows.append(fact(finding.patch, text, width, ink.GOOD if applied else ""))
+    return rows
+
+
+def _environment(environment: dict[str, Any], width: int) -> list[Content]:
+    rows: list[Content] = []
+    for key in sorted(environment):
+        value = environment[key]
+        if isinstance(value, dict):
+            rows += [fact(f"{key}.{k}", clean(str(v)), width) for k, v in sorted(value.items())]
+        else:
+            rows.append(fact(key, clean(str(value)), width))
+    return rows[:500]
+
+
+# ------------------------------------------------------------------------- an error
+
+
+def error_rows(error: ErrorInfo, width: int) -> list[Content]:
+    """The exception, where it was raised, and the whole traceback, cleaned line by line."""
+    rows = [ink.row("  ", ("✗ " + error_headline(error, width - 4), f"bold {ink.BAD}"))]
+    rows += [ink.row("    ", clean(line)) for line in error.message.splitlines()[1:40]]
+    if where(error):
+        rows.append(ink.row("    ", (where(error), ink.DIM)))
+    if error.where is not None and error.where.source:
+        rows.append(ink.row("    ", ("▶ ", ink.NOW), clean(error.where.source.strip())))
+    if error.traceback:
+        rows += [Content(""), Content.styled("  Traceback, whole", ink.DIM)]
+        rows += [ink.row("    ", line) for line in clean_lines(error.traceback)]
+    return [ink.cut(r, width) for r in rows]
+
+
+def errors_page(
+    run: RunSummary, standing: Standing | None, state: State, width: int
+) -> list[Content]:
+    """What happened first, in one screen; ``standing`` where the run's events are at hand."""
+    error = (standing.error if standing else None) or run.error
+    took = None
+    if run.started is not None:
+        took = (run.ended if run.ended is not None else state.host_now) - run.started
+    stage = (standing.failed_stage if standing else "") or run.stage
+    words = f"RUN {run.number} {run.state.upper()} after {formats.duration(took)}"
+    if stage:
+        words += f", in {clean(stage)}"
+    words += f", at sample {formats.count(run.samples.done)}"
+    symbol, colour = ink.OUTCOME[run.state]
+    rows = [ink.cut(Content.styled(f"{symbol} {words}", f"bold {colour}"), width)]
+    if error is not None:
+        rows += section("What happened first", error_rows(error, width))
+    elif run.state in ("failed", "lost"):
+        rows += [Content(""), Content("  No exception was recorded; l shows the log.")]
+    if standing is not None and standing.warnings:
+        rows += section("Warnings of this run", [event_line(w) for w in standing.warnings[-20:]])
+    return rows
+
+
+# ------------------------------------------------------------------------- a profile
+
+
+def profile_rows(profile: Profile, width: int) -> list[Content]:
+    """Every setting as it was resolved, defaults included."""
+    rows = [fact("name", clean(profile.name), width)]
+    for part in dataclasses.fields(profile):
+        value = getattr(profile, part.name)
+        if not dataclasses.is_dataclass(value):
+            continue
+        for field in dataclasses.fields(value):
+            shown = _setting(getattr(value, field.name))
+            rows.append(fact(f"{part.name}.{field.name}", shown, width))
+    return rows
+
+
+def _setting(value: Any) -> str:
+    if value is None:
+        return formats.UNKNOWN
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(clean(str(v)) for v in value) + "]"
+    if isinstance(value, dict):
+        return "  ".join(f"{clean(k)}={clean(str(v))}" for k, v in value.items()) or "{ }"
+    return clean(str(value))

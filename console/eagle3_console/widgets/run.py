@@ -1,0 +1,250 @@
+"""The current run: what it is, which stage, how far, how fast, when done; or why it failed."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from eagle3_agent.protocol.fold import Standing
+from eagle3_agent.protocol.values import ErrorInfo, Profile, RunSummary, StageTime
+from eagle3_console import formats
+from eagle3_console.eta import Eta, estimate
+from eagle3_console.hosttext import clean, crop, crop_left
+from eagle3_console.store import ENDED, State
+
+from . import ink
+from .panel import Panel
+
+#: The stages every run goes through; shown as still to come.
+_ALWAYS = ("preflight", "load", "extract")
+
+
+class RunPanel(Panel):
+    def lines(self, state: State, width: int) -> list[Content]:
+        if state.run is None:
+            return no_run(state, width)
+        return run_lines(state, state.run, width)
+
+
+def no_run(state: State, width: int) -> list[Content]:
+    """What to do on a host that has never run anything."""
+    if not state.runs_known:
+        return [Content.styled("waiting for the list of runs", ink.DIM)]
+    rows = [Content.styled("No run on this host yet", ink.STRONG)]
+    if state.profile is not None:
+        rows += will_run(state.profile, width)
+        rows.append(ink.row(("s", ink.NOW), " checks the host and starts it"))
+    else:
+        rows += [Content.styled(line, ink.DIM) for line in NO_PROFILE]
+    return rows
+
+
+NO_PROFILE = (
+    "No profile is loaded, so there is nothing to start.",
+    "Leave with q and name one:  eagle3-console connect TARGET -p PROFILE",
+)
+
+
+def will_run(profile: Profile, width: int) -> list[Content]:
+    """What a start would run, in one or two rows."""
+    samples = "every sample" if profile.data.max_samples is None else ""
+    samples = samples or f"{formats.count(profile.data.max_samples)} samples"
+    layers = " ".join(map(str, profile.capture.layers))
+    parts = [
+        ink.row((clean(profile.name), ink.STRONG)),
+        ink.row(("model ", ink.DIM), crop_left(clean(profile.model.path), 40)),
+        ink.row(("layers ", ink.DIM), crop(layers, 30)),
+        ink.row(("data ", ink.DIM), samples),
+        ink.row(("output ", ink.DIM), crop_left(clean(profile.output.dir), 44)),
+    ]
+    return ink.spread(parts, width)
+
+
+def run_lines(state: State, run: RunSummary, width: int) -> list[Content]:
+    """The whole block."""
+    standing = state.standing
+    rows = [title(state, run, width)]
+    stalled = state.stalled_for
+    if stalled is not None:
+        words = f"! no sign of life for {formats.duration(stalled)}: no sample, no event"
+        rows.append(Content.styled(words, f"bold {ink.LOOK}"))
+    if run.state == "queued":
+        words = "· waits until the GPUs it needs are free; it starts by itself"
+        return [*rows, Content.styled(words, ink.DIM)]
+    rows += ink.spread(stage_items(standing, state.host_now), width)
+    error = standing.error or run.error
+    if error is not None:
+        rows += error_lines(error, width)
+    if run.state in ENDED:
+        rows += _outcome(state, run, width)
+    else:
+        rows.append(progress(standing, width))
+        rows += ink.spread(figures(state, standing), width)
+    return rows
+
+
+def title(state: State, run: RunSummary, width: int) -> Content:
+    symbol, colour = ink.OUTCOME[run.state]
+    left = ink.row(
+        (f"{symbol} ", f"bold {colour}"),
+        (f"RUN {run.number}", ink.STRONG),
+        ("  " + crop(clean(run.profile), 36), ink.STRONG),
+        (f"   attempt {run.attempt} of {state.attempts(run)}", ink.DIM),
+        (f"   {clean(run.engine)}" if width >= 100 else "", ink.DIM),
+        (f"   {run.state}", colour),
+    )
+    when = run.started if run.started is not None else run.created or None
+    if when is None:
+        return ink.cut(left, width)
+    verb = "started" if run.started is not None else "created"
+    words = f"{verb} {formats.moment(when, state.host_now)}"
+    words += f", {formats.ago(state.host_now - when)}"
+    return ink.ends(left, Content.styled(words, ink.DIM), width)
+
+
+def stage_items(standing: Standing, host_now: float) -> list[Content]:
+    """``preflight ✓ 2 s``, ``load ▶ 3/64 shards``, ``extract ·``."""
+    items = [_stage(s, standing, host_now) for s in standing.stages if s.name != "done"]
+    if standing.ended is None:
+        begun = {s.name for s in standing.stages}
+        items += [Content.styled(f"{n} ·", ink.DIM) for n in _ALWAYS if n not in begun]
+    return items
+
+
+def _stage(stage: StageTime, standing: Standing, host_now: float) -> Content:
+    seconds = (stage.ended if stage.ended is not None else host_now) - stage.started
+    took = formats.duration(seconds)
+    if standing.failed_stage == stage.name and stage is _last(standing, stage.name):
+        return ink.row((f"{stage.name} ✗ ", f"bold {ink.BAD}"), took)
+    if stage.ended is not None:
+        return ink.row((f"{stage.name} ", ink.DIM), ("✓ ", ink.GOOD), (took, ink.DIM))
+    shards = ""
+    if stage.name == "load" and standing.shards_total is not None:
+        shards = f"{standing.shards_done or 0}/{standing.shards_total} shards "
+    return ink.row((f"{stage.name} ▶ ", f"bold {ink.NOW}"), (shards, ink.STRONG), took)
+
+
+def _last(standing: Standing, name: str) -> StageTime | None:
+    return next((s for s in reversed(standing.stages) if s.name == name), None)
+
+
+def progress(standing: Standing, width: int) -> Content:
+    """The bar of what goes on: shards while loading, samples while extracting."""
+    stage = standing.stage.name if standing.stage else ""
+    if stage == "load" and standing.shards_total:
+        done, total, unit = standing.shards_done or 0, standing.shards_total, "shards"
+    elif standing.total is not None:
+        done, total, unit = standing.done, standing.total, "samples"
+    else:
+        waiting = {"load": "the first shard", "preflight": "the checks"}.get(stage, "the plan")
+        words = f"   waiting for {waiting}"
+        return ink.row(*ink.bar(None, width - len(words)), (words, ink.DIM))
+    of = formats.count(total)
+    label = f"   {formats.count(done):>{len(of)}} / {of} {unit}"
+    fraction = done / total if total else None
+    style = ink.NOW if done + standing.skipped < total else ink.GOOD
+    return ink.row(*ink.bar(fraction, width - len(label), style), (label, ink.STRONG))
+
+
+def figures(state: State, standing: Standing) -> list[Content]:
+    """Rates with their window, the ETA with its basis and hour, bytes, what was skipped."""
+    eta = estimate(standing, state.host_now)
+    if standing.stage_seconds("extract") is None and not standing.tokens:
+        return [eta_words(state, eta)] if eta else []
+    now = formats.rate(standing.rate)
+    over = f" over {formats.duration(standing.window)}" if standing.window else " now"
+    mean = standing.mean_rate()
+    items = [
+        ink.row(
+            (now, ink.STRONG),
+            (over if standing.rate is not None else "", ink.DIM),
+            (f" · {formats.rate(mean).removesuffix(' tok/s')} mean", ink.DIM),
+        ),
+        eta_words(state, eta),
+    ]
+    written = formats.size(standing.bytes)
+    of = f" of {formats.size(standing.planned_bytes)}" if standing.planned_bytes else ""
+    items.append(ink.row(written, (f"{of} written", ink.DIM)))
+    skipped = standing.skipped
+    items.append(
+        ink.row((f"! {skipped} skipped", ink.LOOK)) if skipped else ink.row(("0 skipped", ink.DIM))
+    )
+    if standing.reused:
+        items.append(Content.styled(f"{formats.count(standing.reused)} kept from before", ink.DIM))
+    return items
+
+
+def eta_words(state: State, eta: Eta | None) -> Content:
+    """``ETA 18:05 at 14:20 (mean of this run)``; the hour is the workstation's."""
+    if eta is None:
+        return ink.row(("ETA ", ink.DIM), formats.UNKNOWN)
+    what = "loaded in " if eta.stage == "load" else "ETA "
+    at = formats.clock_minutes(state.now + eta.seconds)
+    return ink.row(
+        (what, ink.DIM),
+        (formats.duration(eta.seconds), ink.STRONG),
+        (f" at {at} ({eta.basis})", ink.DIM),
+    )
+
+
+def _outcome(state: State, run: RunSummary, width: int) -> list[Content]:
+    """The last word on a run that has ended: what there is, how long it took, where it lies."""
+    symbol, colour = ink.OUTCOME[run.state]
+    took = None
+    if run.started is not None and run.ended is not None:
+        took = run.ended - run.started
+    samples = run.samples
+    of = f" of {formats.count(samples.total)}" if samples.total is not None else ""
+    items = [
+        ink.row((f"{symbol} {run.state}", f"bold {colour}"), f" after {formats.duration(took)}")
+    ]
+    items.append(ink.row((formats.count(samples.done), ink.STRONG), (f"{of} samples", ink.DIM)))
+    if samples.skipped:
+        items.append(Content.styled(f"! {formats.count(samples.skipped)} skipped", ink.LOOK))
+    items.append(ink.row(formats.count(run.tokens), (" tokens", ink.DIM)))
+    items.append(ink.row(formats.rate(run.tokens_per_second), (" mean", ink.DIM)))
+    items.append(ink.row(formats.size(run.bytes), (" written", ink.DIM)))
+    rows = ink.spread(items, width)
+    ended = state.standing.ended
+    if ended is not None and ended.survivors:
+        pids = " ".join(map(str, ended.survivors[:8]))
+        rows.append(Content.styled(f"✗ still there after KILL: pid {pids}", f"bold {ink.BAD}"))
+    if run.state in ("lost", "aborted") and ended is not None and ended.text:
+        rows.append(Content.styled(crop(clean(ended.text), width), ink.DIM))
+    if run.state == "lost" and ended is None:
+        words = "its supervisor is gone and left no word; the log may say more"
+        rows.append(Content.styled(words, ink.DIM))
+    folder = crop_left(clean(run.output_dir), max(10, width - 8))
+    rows.append(ink.row(("output  ", ink.DIM), folder))
+    return rows
+
+
+def error_lines(error: ErrorInfo, width: int) -> list[Content]:
+    """What the exception said, and the line that raised it: readable with an empty message too."""
+    rows = [
+        ink.row(("✗ ", f"bold {ink.BAD}"), (error_headline(error, width - 2), f"bold {ink.BAD}"))
+    ]
+    facts = where(error)
+    if facts:
+        rows.append(ink.row("  ", (crop(facts, width - 2), ink.DIM)))
+    if error.where is not None and error.where.source:
+        rows.append(ink.row("    ", crop(clean(error.where.source.strip()), width - 4)))
+    return rows
+
+
+def error_headline(error: ErrorInfo, width: int) -> str:
+    """``RuntimeError: Boolean value …``; an empty message says that it is empty."""
+    message = next((m for m in error.message.splitlines() if m.strip()), "")
+    text = f"{clean(error.type)}: {clean(message.strip()) or '(no message)'}"
+    return crop(text, width)
+
+
+def where(error: ErrorInfo) -> str:
+    """``rank 0 · vllm_hidden_states_generator.py:273 in step``"""
+    parts = [] if error.rank is None else [f"rank {error.rank}"]
+    if error.where is not None:
+        name = clean(error.where.file).rsplit("/", 1)[-1]
+        place = f"{name}:{error.where.line}"
+        if error.where.function:
+            place += f" in {clean(error.where.function)}"
+        parts.append(place)
+    return " · ".join(parts)

@@ -1,0 +1,75 @@
+"""Sentences of the TUI's questions and toasts; pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from eagle3_agent.protocol.values import Profile, RunSummary
+
+from . import formats
+from .hosttext import clean, crop
+from .store import State
+
+Severity = Literal["information", "warning", "error"]
+
+
+def start_words(profile: Profile) -> str:
+    """What a start will run."""
+    samples = "every sample"
+    if profile.data.max_samples is not None:
+        samples = f"{formats.count(profile.data.max_samples)} samples"
+    layers = " ".join(map(str, profile.capture.layers))
+    return (
+        f"{clean(profile.name)}: {samples}, layers {crop(layers, 40)}, "
+        f"into {clean(profile.output.dir)}"
+    )
+
+
+def abort_words(state: State, run: RunSummary) -> list[str]:
+    """Exactly what an abort would end, and what stays."""
+    rows = [f"{clean(run.profile)}, attempt {run.attempt}, {run.state}"]
+    if run.state == "queued":
+        return [*rows, "", "It waits in the queue and has no process; it would be taken out."]
+    standing = state.standing if run.run == state.current else None
+    samples = standing.samples if standing is not None else run.samples
+    stage = standing.stage.name if standing is not None and standing.stage else clean(run.stage)
+    done = f"{formats.count(samples.done)} of {formats.count(samples.total)} samples"
+    rows.append(f"in {stage or 'its start'}, {done} done")
+    spawned = standing.spawned if standing is not None else None
+    rows.append("")
+    if spawned is not None:
+        rows.append(f"Ends worker pid {spawned.worker} and every process below it")
+        rows.append(f"(its supervisor, pid {spawned.supervisor}, sees to it and leaves last).")
+    else:
+        rows.append("Ends its worker (pid not known here yet) and every process below it.")
+    rows += _holders(state)
+    rows.append("Files that are finished stay.")
+    return rows
+
+
+def _holders(state: State) -> list[str]:
+    if state.host is None:
+        return []
+    found = {p.pid: clean(p.command) for gpu in state.host.gpus for p in gpu.processes}
+    if not found:
+        return []
+    names = ", ".join(f"{pid} {crop(name, 24)}" for pid, name in list(found.items())[:8])
+    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    return [f"On the GPUs now: {names}{more}.", ""]
+
+
+def ended_words(run: RunSummary) -> tuple[str, str, Severity]:
+    """(title, text, severity) of the toast for a run that has ended."""
+    took = None
+    if run.started is not None and run.ended is not None:
+        took = run.ended - run.started
+    title = f"Run {run.number} {run.state} after {formats.duration(took)}"
+    done = f"{formats.count(run.samples.done)} of {formats.count(run.samples.total)} samples"
+    if run.samples.skipped:
+        done += f", {formats.count(run.samples.skipped)} skipped"
+    if run.state == "completed":
+        return title, f"{clean(run.profile)}: {done}", "information"
+    if run.state in ("incomplete", "aborted"):
+        return title, f"{clean(run.profile)}: {done}", "warning"
+    why = clean(run.error.type) if run.error else "no exception was recorded"
+    return title, f"{clean(run.profile)}: {why}; e shows what happened first", "error"

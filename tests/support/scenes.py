@@ -1,0 +1,422 @@
+"""Recorded-like moments of a host, for the TUI's tests and for the pictures in docs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from eagle3_agent.protocol.events import (
+    Ended,
+    Event,
+    Failure,
+    Load,
+    Note,
+    Patched,
+    Plan,
+    Progress,
+    Spawned,
+    Stage,
+    Wrote,
+)
+from eagle3_agent.protocol.values import (
+    CaptureSection,
+    DataSection,
+    EngineSection,
+    ErrorInfo,
+    Gpu,
+    GpuProcess,
+    HostSample,
+    HostSection,
+    ModelSection,
+    OutputSection,
+    PatchFinding,
+    Profile,
+    Report,
+    RunDetail,
+    RunSummary,
+    Samples,
+    Verdict,
+    Where,
+)
+
+from .fakelink import FakeLink
+
+#: 14:02:11 UTC on a day of 2026.
+NOW = 1_780_063_331.0
+GIB = 1024**3
+
+PROFILE = Profile(
+    name="kimi-k2.5-int4",
+    host=HostSection("/root/venv/bin/python", {"NCCL_DEBUG": "WARN"}),
+    model=ModelSection("/shared/kimi-k2.5-int4", tensor_parallel_size=8),
+    capture=CaptureSection((2, 30, 58, 60)),
+    data=DataSection("/root/eagle3-train/data_test", max_samples=1000),
+    output=OutputSection("/root/eagle3-train/data_test/hidden_states"),
+    engine=EngineSection("speculators"),
+)
+
+FINDINGS = (
+    PatchFinding(
+        "speculators/reply-shape",
+        "One reply instead of a list",
+        "needed",
+        "collective_rpc has unique_reply_rank",
+    ),
+    PatchFinding(
+        "vllm/prefix-caching-off",
+        "No prefix cache",
+        "needed",
+        "Request has no block hasher",
+    ),
+    PatchFinding(
+        "speculators/rotary-3d",
+        "Rotary on 3-D queries",
+        "not-needed",
+        "the platform is CUDA",
+    ),
+)
+
+ERROR = ErrorInfo(
+    type="RuntimeError",
+    message="Boolean value of Tensor with more than one value is ambiguous",
+    rank=0,
+    where=Where(
+        "/root/venv/lib/python3.12/site-packages/speculators/data_generation/"
+        "vllm_hidden_states_generator.py",
+        273,
+        "generate",
+        "if not aux_hidden_states:",
+    ),
+    traceback="""Traceback (most recent call last):
+  File "/root/venv/lib/python3.12/site-packages/eagle3_agent/worker/run.py", line 88, in main
+    for batch in engine.extract(rows):
+  File "/root/venv/speculators/vllm_hidden_states_generator.py", line 273, in generate
+    if not aux_hidden_states:
+RuntimeError: Boolean value of Tensor with more than one value is ambiguous
+""",
+)
+
+
+def gpu(index: int, t: float, *, busy: bool = True) -> Gpu:
+    """One of eight cards, with figures that move a little from second to second."""
+    wave = math.sin(t / 7 + index)
+    return Gpu(
+        index,
+        f"GPU-{index}",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        int((71.2 if busy else 0.0) * GIB),
+        int(95.6 * GIB),
+        min(100, round(96 + 3 * wave)) if busy else 0,
+        round(64 + 2 * wave) if busy else 31,
+        410 + 8 * wave if busy else 68.0,
+        600.0,
+        (GpuProcess(48213 + index, "root", f"VLLM::Worker_TP{index}", int(71.2 * GIB)),)
+        if busy
+        else (),
+    )
+
+
+def sample(t: float, gpus: int = 8, *, busy: bool = True) -> HostSample:
+    if gpus == 0:
+        return HostSample(
+            t,
+            (),
+            "NVML is not installed: libnvidia-ml.so.1 was not found",
+            cpu_count=16,
+            cpu_percent=38.0 + 20 * math.sin(t / 40),
+            memory_used=int(12.4 * GIB),
+            memory_total=int(31.3 * GIB),
+            load=6.2,
+        )
+    return HostSample(
+        t,
+        tuple(gpu(i, t, busy=busy) for i in range(gpus)),
+        "",
+        "580.95",
+        "13.0",
+        96,
+        21.0,
+        int(212 * GIB),
+        int(1007 * GIB),
+        18.4,
+    )
+
+
+def past(seconds: float, gpus: int, *, since_load: float, since_extract: float) -> list[HostSample]:
+    """Samples of the last ``seconds``, one in five: idle, then loading, then extracting."""
+    made = []
+    for ago in range(int(seconds), 0, -5):
+        now = sample(NOW - ago, gpus, busy=ago <= since_load)
+        if since_extract < ago <= since_load:
+            part = (since_load - ago) / max(1.0, since_load - since_extract)
+            now = replace(
+                now,
+                gpus=tuple(
+                    replace(g, utilization=4, memory_used=int(71.2 * GIB * part), power=120.0)
+                    for g in now.gpus
+                ),
+            )
+        made.append(now)
+    return made
+
+
+def summary(number: int, **changes: object) -> RunSummary:
+    base = RunSummary(
+        run=f"{number:04d}",
+        number=number,
+        state="running",
+        attempt=number,
+        profile=PROFILE.name,
+        engine="speculators",
+        started=NOW - 1871,
+        ended=None,
+        samples=Samples(1000, 412, 0),
+        tokens=1_723_406,
+        tokens_per_second=2264.0,
+        bytes=int(47.1 * GIB),
+        output_dir=PROFILE.output.dir,
+        model=PROFILE.model.path,
+        created=NOW - 1874,
+        stage="extract",
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def events_until_extract(start: float, load_seconds: float) -> list[Event]:
+    """From the preflight to the first sample."""
+    loaded = start + 2 + load_seconds
+    made: list[Event] = [
+        Stage(start, "preflight", "start"),
+        Stage(start + 2, "preflight", "done"),
+        Spawned(start + 2, 48190, 48201, ("python", "-m", "eagle3_agent.worker")),
+        Stage(start + 2, "load", "start"),
+        *(Patched(start + 4, f, f.status == "needed") for f in FINDINGS),
+        *(Load(start + 2 + load_seconds * i / 64, i, 64) for i in range(1, 65)),
+        Stage(loaded, "load", "done"),
+        Stage(loaded, "warmup", "start"),
+        Stage(loaded + 41, "warmup", "done", "KV cache 14.1 GiB"),
+        Plan(loaded + 41, 1000, 4_182_000, int(114.3 * GIB)),
+        Stage(loaded + 41, "extract", "start"),
+        Note(loaded + 41, "info", "capture ready on layers 2 30 58 60 (hooks, DeepseekV2Model)"),
+    ]
+    return made
+
+
+def extracting_events() -> list[Event]:
+    start = NOW - 1871
+    made = events_until_extract(start, 1082.0)
+    for i in range(406, 412):
+        t = NOW - (412 - i) * 1.8
+        made.append(Wrote(t, i, f"data_{i}.pt", 512, 29_360_128, (512, 7168), 4, "bf16"))
+    made.append(
+        Progress(NOW - 1, 412, 1000, 0, 1_723_406, int(47.1 * GIB), 2283.0, 10.0, eta=1085.0)
+    )
+    return made
+
+
+def detail(run: RunSummary, **changes: object) -> RunDetail:
+    base = RunDetail(
+        summary=run,
+        resolved=PROFILE,
+        preflight=ready_report(),
+        forced=(),
+        patches=FINDINGS,
+        environment={
+            "versions": {
+                "vllm": "0.16.0",
+                "speculators": "0.3.0",
+                "torch": "2.10.0",
+                "transformers": "4.57.6",
+            },
+            "driver": "580.95",
+            "python": "3.12.3",
+            "host": "gpu-01",
+        },
+        folder=f"/root/.local/state/eagle3/runs/{run.run}",
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def _passing() -> tuple[Verdict, ...]:
+    rows = (
+        ("interpreter", "interpreter", "Python 3.12.3, vLLM 0.16.0, speculators 0.3.0"),
+        ("gpu-count", "GPUs for tensor parallel", "8 present, 8 needed"),
+        ("leftovers", "leftover workers", "none of this user"),
+        ("layers", "layers in range", "2 30 58 60 of 61"),
+        ("data", "data", "1 000 of 68 412 samples, 4.2 M tokens"),
+        ("output", "output folder", "writable, empty"),
+        ("compat", "patches", "2 needed, 1 not needed"),
+    )
+    return tuple(Verdict(c, t, "pass", s, seconds=0.12) for c, t, s in rows)
+
+
+def ready_report() -> Report:
+    return Report(_passing(), 1.8, NOW - 1873)
+
+
+def blocked_report() -> Report:
+    return Report(
+        (
+            *_passing()[:3],
+            Verdict(
+                "gpu-clean",
+                "GPU 3 is not clean",
+                "block",
+                "58.4 GiB held by pid 48213  VLLM::EngineCore  root  since 12:07",
+                "left over from run 3: its parent is gone, it will not leave by itself",
+                "end pid 48213 (TERM, then KILL after 5 s)",
+                0.02,
+            ),
+            Verdict(
+                "model",
+                "model is incomplete",
+                "block",
+                "shard 17 of 64 is 1 byte short (5 003 411 455 of 5 003 411 456)\n"
+                "/shared/kimi-k2.5-int4/model-00017-of-00064.safetensors",
+                "loading would fail at that shard, about five minutes in",
+                "copy that file again; nothing here can mend it",
+                0.9,
+            ),
+            Verdict(
+                "disk",
+                "disk",
+                "warn",
+                "predicted 3.9 TiB, 4.1 TiB free: 5 % to spare",
+                "",
+                "free some space, or lower data.max_samples",
+                0.01,
+            ),
+            *_passing()[3:],
+        ),
+        1.8,
+        NOW - 1,
+    )
+
+
+def history() -> tuple[RunSummary, ...]:
+    """Four attempts at one model and a small test run."""
+    return (
+        summary(
+            1,
+            state="failed",
+            attempt=1,
+            started=NOW - 90000,
+            ended=NOW - 89955,
+            samples=Samples(None, 0, 0),
+            tokens=0,
+            tokens_per_second=None,
+            bytes=0,
+            stage="load",
+            error=ErrorInfo("AssertionError", "", 0, Where("block_pool.py", 238, "", "")),
+        ),
+        summary(
+            2,
+            state="completed",
+            attempt=1,
+            profile="smollm2-demo",
+            engine="transformers",
+            started=NOW - 80000,
+            ended=NOW - 79871,
+            samples=Samples(48, 48, 0),
+            tokens=21_404,
+            tokens_per_second=182.4,
+            bytes=98_000_000,
+            stage="done",
+        ),
+        summary(
+            3,
+            state="failed",
+            attempt=2,
+            started=NOW - 9000,
+            ended=NOW - 7936,
+            samples=Samples(10, 0, 0),
+            tokens=0,
+            tokens_per_second=None,
+            bytes=0,
+            error=ERROR,
+        ),
+        summary(4, attempt=3),
+    )
+
+
+def extracting(gpus: int = 8) -> FakeLink:
+    """Run 4 at 412 of 1000 samples."""
+    link = FakeLink(runs=history(), now=NOW)
+    link.samples = [
+        *past(600, gpus, since_load=400.0, since_extract=250.0),
+        sample(NOW, gpus),
+    ]
+    link.details = {r.run: detail(r) for r in link.runs}
+    link.happen("0004", *extracting_events())
+    link.happen("0003", *failed_events(), ended=True)
+    link.write("0004", "output", log_text())
+    return link
+
+
+def failed_events() -> list[Event]:
+    start = NOW - 9000
+    return [
+        *events_until_extract(start, 1011.0),
+        Failure(start + 1064, ERROR),
+        Stage(start + 1064, "extract", "failed"),
+        Ended(start + 1064, "failed", 1),
+    ]
+
+
+def failed() -> FakeLink:
+    """Run 3 has just failed in its first batch."""
+    runs = tuple(r for r in history() if r.number < 4)
+    link = FakeLink(runs=runs, now=NOW)
+    link.samples = [sample(NOW - i, busy=False) for i in (2, 1, 0)]
+    link.details = {r.run: detail(r) for r in link.runs}
+    link.happen("0003", *failed_events(), ended=True)
+    link.write("0003", "output", log_text(), ended=True)
+    return link
+
+
+def loading() -> FakeLink:
+    """Run 4 has 21 of 64 shards."""
+    start = NOW - 362
+    run = summary(
+        4,
+        attempt=3,
+        started=start,
+        samples=Samples(None, 0, 0),
+        tokens=0,
+        tokens_per_second=None,
+        bytes=0,
+        stage="load",
+    )
+    link = FakeLink(runs=(*history()[:3], run), now=NOW)
+    link.samples = [*past(600, 8, since_load=360.0, since_extract=0.0), sample(NOW)]
+    link.details = {r.run: detail(r) for r in link.runs}
+    made = events_until_extract(start, 1082.0)
+    link.happen("0004", *(e for e in made if e.t <= NOW - 3))
+    return link
+
+
+def idle(gpus: int = 8) -> FakeLink:
+    """A host that has never run anything."""
+    link = FakeLink(now=NOW)
+    link.samples = [sample(NOW - i, gpus, busy=False) for i in range(60, -1, -1)]
+    return link
+
+
+def log_text() -> bytes:
+    rows = [
+        b"INFO 11-30 13:31:02 [__init__.py:241] Automatically detected platform cuda.",
+        b"(Worker_TP0 pid=48213) INFO 11-30 13:31:20 [gpu_model_runner.py:3542] Loading model",
+    ]
+    rows += [
+        b"(Worker_TP0 pid=48213) Loading safetensors checkpoint shards: %3d%% Completed | %d/64"
+        % (i * 100 // 64, i)
+        for i in range(1, 65)
+    ]
+    rows.append(b"WARNING 11-30 13:49:12 [scheduler.py:97] prefix caching is off")
+    rows.append(
+        b"(Worker_TP3 pid=48216) ERROR 11-30 13:49:33 [multiproc_executor.py:815] worker failed"
+    )
+    rows += [
+        b"(EngineCore pid=48205) INFO 11-30 13:50:%02d step %d" % (i % 60, i) for i in range(200)
+    ]
+    return b"\n".join(rows) + b"\n"
