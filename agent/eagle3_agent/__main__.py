@@ -33,7 +33,16 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--detach", action="store_true", help="leave the caller's session")
     serve.add_argument("--ready-fd", type=int, help="where to write `ready`, `held` or an error")
     serve.add_argument("--idle", type=float, help="seconds of disuse after which it leaves")
+    serve.add_argument("--silence", type=float, help="seconds after which telemetry hangs")
     serve.set_defaults(call=_serve)
+    supervise = commands.add_parser("supervise")
+    supervise.add_argument("folder", metavar="RUNFOLDER")
+    supervise.set_defaults(call=_supervise)
+    sample = commands.add_parser("sample")
+    sample.add_argument("--interval", type=float, default=1.0, help="seconds between two lines")
+    sample.add_argument("--count", type=int, help="lines to print; without end if not given")
+    sample.set_defaults(call=_sample)
+    commands.add_parser("preflight").set_defaults(call=_preflight)
     commands.add_parser("version").set_defaults(call=_version)
     return parser
 
@@ -48,7 +57,7 @@ def _attach(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from .server import daemon
+    from .server import daemon, host_feed
 
     def say(word: str) -> None:
         if options.ready_fd is not None:
@@ -60,7 +69,8 @@ def _serve(options: argparse.Namespace) -> int:
     try:
         if options.detach:
             daemon.detach()
-        daemon.serve(lambda: say("ready"), options.idle or daemon.IDLE)
+        idle, silence = options.idle or daemon.IDLE, options.silence or host_feed.SILENCE
+        daemon.serve(lambda: say("ready"), idle, silence)
     except daemon.Held:
         say("held")
         return 1
@@ -68,6 +78,28 @@ def _serve(options: argparse.Namespace) -> int:
         say(str(error))
         return 1
     return 0
+
+
+def _supervise(options: argparse.Namespace) -> int:
+    from . import supervisor
+
+    return supervisor.main(options.folder)
+
+
+def _sample(options: argparse.Namespace) -> int:
+    from . import telemetry
+
+    try:
+        telemetry.run(max(0.05, options.interval), options.count)
+    except BrokenPipeError:
+        pass  # nobody reads any more
+    return 0
+
+
+def _preflight(options: argparse.Namespace) -> int:
+    from . import preflight
+
+    return preflight.main(sys.stdin.buffer, sys.stdout.buffer)
 
 
 def _version(options: argparse.Namespace) -> int:

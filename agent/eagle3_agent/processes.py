@@ -200,6 +200,23 @@ def _boot_time() -> float | None:
     return float(found[1]) if found else None
 
 
+def in_first_namespace() -> bool:
+    """Whether pids here are the kernel's own; False in most containers."""
+    try:
+        # the inode of the first pid namespace is fixed (PROC_PID_INIT_INO in proc_ns.h)
+        return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
+    except OSError:
+        return True
+
+
+def maps(pid: int, library: bytes) -> bool:
+    """Whether the process has mapped a file with this in its path; False when it cannot be read."""
+    try:
+        return library in Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return False
+
+
 def owner(pid: int) -> str:
     """Who started it, in words: a container, a job, a service; empty when nothing says."""
     try:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from . import paths, processes, runs
 from .journal import lines
@@ -61,6 +62,7 @@ class Index:
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
+        self._open: dict[str, Entry] = {}
         self._seen: tuple[float, int] = (0.0, 0)
 
     def refresh(self) -> list[RunSummary]:
@@ -70,10 +72,8 @@ class Index:
     def refreshing(self) -> Iterator[RunSummary | None]:
         """``refresh`` in steps, one folder each, so that a caller can do other things between."""
         for folder in self._new_folders():
-            entry = _open(folder)
-            self.entries[folder.run] = entry
-            yield entry.summary
-        for entry in [e for e in self.entries.values() if not e.ended]:
+            yield self._add(folder).summary
+        for entry in list(self._open.values()):
             yield self._update(entry)
 
     def update(self, run: str) -> RunSummary | None:
@@ -83,13 +83,20 @@ class Index:
             folder = RunFolder(paths.runs_dir() / run)
             if not folder.path.is_dir():
                 return None
-            self.entries[run] = _open(folder)
-            return self.entries[run].summary
+            return self._add(folder).summary
         return None if entry.ended else self._update(entry)
+
+    def _add(self, folder: RunFolder) -> Entry:
+        entry = self.entries[folder.run] = _open(folder)
+        if not entry.ended:
+            self._open[folder.run] = entry
+        return entry
 
     def _update(self, entry: Entry) -> RunSummary | None:
         before = entry.summary
         _read_new(entry)
+        if entry.ended:
+            self._open.pop(entry.folder.run, None)
         return entry.summary if entry.summary != before else None
 
     def _new_folders(self) -> list[RunFolder]:
@@ -118,9 +125,9 @@ class Index:
             return None
         return self.entries.get(f"{int(name):04d}")
 
-    def in_state(self, *states: RunState) -> list[Entry]:
+    def in_state(self, *states: Literal["running", "queued"]) -> list[Entry]:
         """By number."""
-        found = [e for e in self.entries.values() if e.summary.state in states]
+        found = [e for e in self._open.values() if e.summary.state in states]
         return sorted(found, key=lambda e: e.summary.number)
 
 

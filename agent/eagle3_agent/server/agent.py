@@ -7,9 +7,12 @@ import sys
 import time
 import traceback
 
+from eagle3_agent.protocol.values import HostSample
 from eagle3_agent.summaries import Index, short
 
 from .client import Client
+from .host_feed import Feed
+from .launch import Launcher
 
 #: Seconds between two looks at the folders of runs that go on.
 TICK = 0.25
@@ -18,8 +21,11 @@ TICK = 0.25
 class Agent:
     """One daemon's state; all of it can be read again from the run folders."""
 
-    def __init__(self, idle: float) -> None:
+    def __init__(self, idle: float, silence: float) -> None:
         self.index = Index()
+        self.launcher = Launcher(self)
+        self.feed = Feed(self._host_interval, self._sampled, silence)
+        self.verifying = asyncio.Lock()
         self.loaded = asyncio.Event()
         """Set once every folder has been read."""
         self.clients: set[Client] = set()
@@ -46,15 +52,22 @@ class Agent:
             for client in self.clients:
                 client.run_changed(short(summary))
 
+    def _host_interval(self) -> float | None:
+        """The shortest interval that a client watches the host at; None when none does."""
+        asked = [c.host_interval for c in self.clients if c.host_interval is not None]
+        return min(asked, default=None)
+
+    def _sampled(self, sample: HostSample) -> None:
+        for client in self.clients:
+            client.sampled(sample)
+
     def busy(self, besides: Client | None = None) -> str:
         """Why the agent should stay, in words; empty when nobody needs it."""
         others = len(self.clients - {besides}) if besides else len(self.clients)
         if others:
             return f"{others} clients are connected"
-        for state in ("running", "queued"):
-            found = self.index.in_state(state)
-            if found:
-                return f"run {found[0].summary.run} is {state}"
+        for entry in self.index.in_state("running", "queued"):
+            return f"run {entry.summary.run} is {entry.summary.state}"
         return ""
 
     def stop(self) -> None:
@@ -65,6 +78,7 @@ class Agent:
         await self.load()
         while not self.stopping.is_set():
             self.refresh()
+            self.launcher.look_after()
             if self.busy():
                 self._used = time.monotonic()
             elif time.monotonic() - self._used > self._idle:

@@ -17,6 +17,7 @@ from eagle3_agent.protocol import MAX_LINE
 
 from .agent import Agent
 from .client import Client
+from .host_feed import SILENCE
 from .lease import Lease, lease_path, lock_path, log_path
 
 #: Seconds without client, run or queue after which it leaves.
@@ -33,15 +34,18 @@ class Held(Exception):
     """Another daemon of this user runs on this host."""
 
 
-def serve(ready: Callable[[], None], idle: float = IDLE) -> None:
+def serve(ready: Callable[[], None], idle: float = IDLE, silence: float = SILENCE) -> None:
     """Be the daemon until stopped; ``ready`` is called once it can be connected to.
+
+    ``idle``: seconds of disuse after which it leaves; ``silence``: seconds after which telemetry
+    is taken to hang.
 
     Raises Held, or OSError when its folder is not usable.
     """
     paths.private_dir(paths.agent_dir())
     lock = _take_lock()
     try:
-        asyncio.run(_serve(ready, idle))
+        asyncio.run(_serve(ready, idle, silence))
     finally:
         with contextlib.suppress(FileNotFoundError):
             lease_path().unlink()
@@ -58,9 +62,9 @@ def _take_lock() -> int:
     return fd
 
 
-async def _serve(ready: Callable[[], None], idle: float) -> None:
+async def _serve(ready: Callable[[], None], idle: float, silence: float) -> None:
     runs.write_value(lease_path(), Lease(os.getpid(), archive.name(), time.time()))
-    agent = Agent(idle)
+    agent = Agent(idle, silence)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)

@@ -7,6 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from eagle3_agent import archive, paths, summaries
@@ -14,27 +15,37 @@ from eagle3_agent.protocol import VERSION, Message
 from eagle3_agent.protocol.messages import (
     Abort,
     AgentStatus,
+    Checked,
     Clear,
+    Cleared,
     Detail,
     Done,
+    GetCompat,
     GetRun,
     Hello,
     ListRuns,
     Ping,
     Pong,
     Resume,
+    RunPreflight,
     Runs,
+    SampleHost,
     Start,
     Status,
     StopAgent,
     Subscribe,
+    Telemetry,
     Unsubscribe,
+    Verified,
+    Verify,
+    WatchHost,
     Welcome,
 )
 from eagle3_agent.summaries import Entry
 
-from . import streams
+from . import finishing, probing, streams
 from .errors import Refusal
+from .launch import Wish
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -172,6 +183,86 @@ async def _status(agent: Agent, client: Client, message: AgentStatus) -> Message
     )
 
 
+async def _preflight(agent: Agent, client: Client, message: RunPreflight) -> Message:
+    outcome = await probing.preflight(message.profile, message.deep)
+    return Checked(message.id, outcome.report)
+
+
+async def _start(agent: Agent, client: Client, message: Start) -> Message:
+    await agent.loaded.wait()
+    wish = Wish(message.profile, message.force, message.queue)
+    return replace(await agent.launcher.start(wish), re=message.id)
+
+
+async def _resume(agent: Agent, client: Client, message: Resume) -> Message:
+    await agent.loaded.wait()
+    entry = entry_of(agent, message.run)
+    run = entry.summary.run
+    if not entry.ended:
+        raise Refusal(
+            f"Run {run} has not ended",
+            f"it is {entry.summary.state}",
+            "Abort it first, or wait for its end.",
+            code="busy",
+        )
+    profile = entry.folder.record().profile
+    wish = Wish(profile, message.force, message.queue, resumes=run)
+    return replace(await agent.launcher.start(wish), re=message.id)
+
+
+async def _abort(agent: Agent, client: Client, message: Abort) -> Message:
+    entry = entry_of(agent, message.run)
+    return Done(message.id, await finishing.abort(agent, entry))
+
+
+async def _clear(agent: Agent, client: Client, message: Clear) -> Message:
+    await agent.loaded.wait()
+    entry = entry_of(agent, message.run)
+    done = await finishing.clear(agent, entry, message.confirm)
+    return Cleared(
+        re=message.id,
+        removed=message.confirm,
+        files=done.files,
+        bytes=done.bytes,
+        folder=entry.summary.output_dir,
+        kept=done.kept,
+    )
+
+
+async def _watch_host(agent: Agent, client: Client, message: WatchHost) -> Message:
+    client.watch_host(message.interval)
+    agent.feed.poke()
+    return Done(message.id)
+
+
+async def _sample_host(agent: Agent, client: Client, message: SampleHost) -> Message:
+    return Telemetry(await agent.feed.once(), re=message.id)
+
+
+async def _compat(agent: Agent, client: Client, message: GetCompat) -> Message:
+    return await probing.compat(message.profile, message.id)
+
+
+async def _verify(agent: Agent, client: Client, message: Verify) -> Message:
+    entry = entry_of(agent, message.run)
+    if not entry.ended:
+        raise Refusal(
+            f"Run {entry.summary.run} has not ended",
+            f"it is {entry.summary.state}, and its samples are still being written",
+            "Verify it once it has ended.",
+            code="busy",
+        )
+    if not 1 <= message.samples <= 100_000:
+        raise Refusal(
+            "The number of samples is out of range",
+            f"{message.samples} samples were asked for",
+            "Ask for 1 to 100000.",
+        )
+    profile = entry.folder.record().profile
+    async with agent.verifying:  # each loads a model
+        return Verified(message.id, await probing.verify(entry.folder, profile, message.samples))
+
+
 async def _stop(agent: Agent, client: Client, message: StopAgent) -> Message:
     await agent.loaded.wait()
     if message.only_idle:
@@ -192,4 +283,13 @@ _HANDLERS: dict[type[Any], Callable[[Any, Any, Any], Awaitable[Message]]] = {
     Unsubscribe: _unsubscribe,
     AgentStatus: _status,
     StopAgent: _stop,
+    RunPreflight: _preflight,
+    Start: _start,
+    Resume: _resume,
+    Abort: _abort,
+    Clear: _clear,
+    WatchHost: _watch_host,
+    SampleHost: _sample_host,
+    GetCompat: _compat,
+    Verify: _verify,
 }
