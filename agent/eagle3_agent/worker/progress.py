@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from eagle3_agent.protocol.events import Progress, Wrote
+from eagle3_agent.protocol.events import Progress, Skipped, Wrote
 
 from .engines.base import Emit
 from .manifest import Entry
@@ -86,6 +86,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._changed = True
         self._newest: Entry | None = None
+        self._skips: list[Skipped] = []
         self._error: BaseException | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="progress", daemon=True)
@@ -100,9 +101,10 @@ class Reporter:
             self._meter.add(entry.tokens, entry.bytes)
             self._newest, self._changed = entry, True
 
-    def skipped(self) -> None:
+    def skipped(self, index: int, reason: str) -> None:
         with self._lock:
             self._meter.skip()
+            self._skips.append(Skipped(time.time(), index, reason))
             self._changed = True
 
     def check(self) -> None:
@@ -132,7 +134,10 @@ class Reporter:
                 return
             self._changed = False
             newest, self._newest = self._newest, None
+            skips, self._skips = self._skips, []
             reading = self._meter.read(self._clock(), time.time())
+        for skip in skips:
+            self._emit(skip)
         if newest is not None:
             self._emit(
                 Wrote(

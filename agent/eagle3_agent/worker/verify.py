@@ -15,7 +15,7 @@ from eagle3_agent.protocol import ProtocolError
 from eagle3_agent.protocol.values import Profile, SampleCheck, VerifyReport
 from eagle3_agent.runs import RunFolder
 
-from . import compare, manifest, model_info, run, stored
+from . import compare, manifest, model_info, prepare, stored
 from .dataset import Bad
 from .engines.base import EngineError, Sample
 from .engines.transformers import TransformersEngine
@@ -59,7 +59,7 @@ def verify(profile: Profile, samples: int) -> VerifyReport:
     began = time.monotonic()
     info = model_info.read(Path(profile.model.path))
     folder = Path(profile.output.dir)
-    marker = manifest.examine(folder, run.make_marker(profile, info, ""))
+    marker = manifest.examine(folder, prepare.make_marker(profile, info, ""))
     entries = manifest.entries(folder) if marker is not None else {}
     if marker is None or not entries:
         raise OutputError(f"{folder} holds no sample of this run: nothing to verify")
@@ -101,9 +101,10 @@ def _check_files(
             zip((e.index for e in ordered), pool.map(lambda e: manifest.intact(folder, e), ordered))
         )
     found = _Found([], [])
-    for row in run.open_data(profile, info):
+    unseen = dict(entries)
+    for row in prepare.open_data(profile, info):
         index = row.index if isinstance(row, Bad) else row.sample.index
-        entry = entries.pop(index, None)
+        entry = unseen.pop(index, None)
         if entry is None:
             continue
         problem = why[index]
@@ -115,7 +116,7 @@ def _check_files(
             found.bad.append(f"{entry.file}: {problem}")
         else:
             found.good.append(entry)
-    found.bad += [f"{entry.file}: the data has no row {entry.index}" for entry in entries.values()]
+    found.bad += [f"{entry.file}: the data has no row {entry.index}" for entry in unseen.values()]
     return found
 
 
@@ -144,7 +145,7 @@ def _recompute(
         loaded = engine.load(profile, lambda event: None)
         wanted = {entry.index: entry for entry in chosen}
         checks = []
-        for row in run.open_data(profile, info):
+        for row in prepare.open_data(profile, info):
             if isinstance(row, Bad) or row.sample.index not in wanted:
                 continue
             checks.append(_check(profile, info, engine, wanted.pop(row.sample.index), row.sample))

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import queue
-import struct
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from eagle3_agent import runs
 from eagle3_agent.protocol.values import OutputFormat
@@ -31,7 +29,18 @@ from .manifest import Entry
 _SYNC_EVERY = 2.0
 """Seconds between syncs of the folder; a resume checks every file anyway."""
 
-_TAGS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+
+class Sink(Protocol):
+    """Where a sample's bytes go."""
+
+    def write(self, data: Any) -> int: ...
+
+
+Save = Callable[[Captured, Sink], None]
+
+
+class Rejected(Exception):
+    """Why a sample must not be written; the run goes on without it."""
 
 
 def default_threads() -> int:
@@ -47,16 +56,17 @@ class Writer:
         kind: OutputFormat,
         dtype: str,
         *,
+        save: Save,
         written: Callable[[Entry], None],
         rejected: Callable[[int, str], None],
         threads: int | None = None,
     ) -> None:
-        """``dtype`` is the states' own, and is kept.
+        """``dtype`` is the states' own, for the manifest; ``save`` writes a sample's bytes.
 
-        ``rejected`` gets samples whose states are not finite: they are not written.
+        ``rejected`` gets the samples that ``save`` refuses, with the reason.
         """
         self._folder, self._kind, self._dtype = folder, kind, dtype
-        self._written, self._rejected = written, rejected
+        self._save, self._written, self._rejected = save, written, rejected
         count = threads or default_threads()
         # as many waiting as being written: memory holds 2 x threads samples at most
         self._queue: queue.Queue[Captured | None] = queue.Queue(maxsize=count)
@@ -144,20 +154,17 @@ class Writer:
 
     def _write(self, captured: Captured) -> None:
         sample = captured.sample
-        broken = _not_finite(captured.states)
-        if broken is not None:
-            return self._rejected(sample.index, f"state {broken} holds NaN or infinity")
         name = manifest.file_name(sample.index, self._kind)
         temporary = self._folder / manifest.partial_name(name, os.getpid())
         file = _HashingFile(temporary, self._stop)
         try:
             with file:
-                if self._kind == "speculators-pt":
-                    _save_pt(captured, file)
-                else:
-                    _save_safetensors(captured, self._dtype, file)
+                self._save(captured, file)
                 file.settle()
             os.rename(temporary, self._folder / name)
+        except Rejected as why:
+            temporary.unlink(missing_ok=True)
+            return self._rejected(sample.index, str(why))
         except BaseException:
             temporary.unlink(missing_ok=True)
             if self._stop.is_set() and isinstance(file.error, _StoppedError):
@@ -246,67 +253,6 @@ class _HashingFile:
 
     def sha256(self) -> str:
         return self._hash.hexdigest()
-
-
-def _not_finite(states: tuple[Any, ...]) -> int | None:
-    """Which state (by its place in the layer list) holds NaN or infinity; None for none."""
-    import torch
-
-    return next((i for i, s in enumerate(states) if not bool(torch.isfinite(s).all())), None)
-
-
-def _own(states: tuple[Any, ...]) -> list[Any]:
-    """Tensors with a storage of exactly their own: ``torch.save`` writes whole storages."""
-    seen: set[int] = set()
-    made = []
-    for state in states:
-        state = state.contiguous()
-        shared = state.untyped_storage().data_ptr() in seen
-        if shared or state.untyped_storage().nbytes() != state.numel() * state.element_size():
-            state = state.clone()
-        seen.add(state.untyped_storage().data_ptr())
-        made.append(state)
-    return made
-
-
-def _save_pt(captured: Captured, file: _HashingFile) -> None:
-    """``data_{i}.pt`` as speculators 0.3 and 0.4 train from it."""
-    import torch
-
-    sample = captured.sample
-    body = {
-        "input_ids": torch.tensor(list(sample.input_ids), dtype=torch.long),
-        "hidden_states": _own(captured.states),
-        "loss_mask": torch.tensor(list(sample.loss_mask), dtype=torch.long),
-    }
-    torch.save(body, file)
-
-
-def _save_safetensors(captured: Captured, dtype: str, file: _HashingFile) -> None:
-    """``hs_{i}.safetensors`` as speculators 0.5 and later read it: states ``[S, L, H]``, ids.
-
-    The format is a length, a JSON header and the tensors' bytes; written here, so that it is
-    hashed on the way and never held twice.
-    """
-    import torch
-
-    states = torch.stack(list(captured.states), dim=1)
-    ids = torch.tensor(list(captured.sample.input_ids), dtype=torch.long)
-    size, end = ids.numel() * 8, ids.numel() * 8 + states.numel() * states.element_size()
-    header = json.dumps(
-        {
-            "token_ids": {"dtype": "I64", "shape": list(ids.shape), "data_offsets": [0, size]},
-            "hidden_states": {
-                "dtype": _TAGS[dtype],
-                "shape": list(states.shape),
-                "data_offsets": [size, end],
-            },
-        }
-    ).encode("ascii")
-    header += b" " * (-len(header) % 8)
-    file.write(struct.pack("<Q", len(header)) + header)
-    file.write(ids.numpy())
-    file.write(states.view(torch.uint8).numpy())
 
 
 def _sync_file(path: Path) -> None:
