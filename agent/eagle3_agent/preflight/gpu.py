@@ -16,9 +16,11 @@ _HOLDERS_SHOWN = 8
 
 
 def used_by_run(facts: Facts, profile: Profile) -> Selection:
-    """The first tensor_parallel_size GPUs that the worker will see."""
+    """The GPUs that the run may use: the first tensor_parallel_size of those that it sees."""
     seen = facts.get(PROBE)
     selection = select(seen.visible, seen.sample.gpus)
+    if engine.resolve(facts, profile) == "transformers":
+        return selection  # it takes the one with most free memory
     return Selection(selection.gpus[: profile.model.tensor_parallel_size], selection.unknown)
 
 
@@ -27,32 +29,39 @@ def used_by_run(facts: Facts, profile: Profile) -> Selection:
 
 def judge_count(facts: Facts, profile: Profile) -> Verdict:
     seen = facts.get(PROBE)
-    wanted = profile.model.tensor_parallel_size
     selection = select(seen.visible, seen.sample.gpus)
     name = engine.resolve(facts, profile)
-    if not selection.gpus and (name == "transformers" or _cpu_build(facts)):
-        return COUNT.verdict("pass", f"{_none(facts, selection)}; {name} computes on the CPU here")
     if not selection.gpus:
-        return COUNT.verdict(
-            "block",
-            f"{_none(facts, selection)}; tensor_parallel_size is {wanted}",
-            "vLLM's GPU build does not start without a GPU.",
-            _way_to_gpus(facts),
-        )
+        return _judge_none(facts, profile, selection, name)
     lost = [g for g in selection.gpus if g.error]
+    if name == "transformers":
+        saw = f"{_what(selection.gpus, seen.visible)}; transformers uses one of them or the CPU"
+        return _judge_others(selection, lost, saw, profile)
+    wanted = profile.model.tensor_parallel_size
     saw = f"{_what(selection.gpus, seen.visible)}; tensor_parallel_size is {wanted}"
-    if any(g in lost for g in selection.gpus[:wanted]):
-        return _lost(lost, saw)
     if len(selection.gpus) < wanted:
+        end = show(selection.unknown, 60)
         return COUNT.verdict(
             "block",
-            saw + (f"; {VISIBLE} ends at {show(selection.unknown, 60)}, which is no GPU here"
-                   if selection.unknown else ""),
+            saw + (f"; {VISIBLE} ends at {end}, which is no GPU here" if end else ""),
             f"{plural(wanted, 'rank')} need {wanted} GPUs of one host.",
             f"Set model.tensor_parallel_size to {len(selection.gpus)} or less, "
             f"or let the run see more GPUs ({VISIBLE}).",
-        )  # fmt: skip
+        )
+    if any(g in lost for g in selection.gpus[:wanted]):
+        return _lost(lost, saw)
     return _judge_others(selection, lost, saw, profile)
+
+
+def _judge_none(facts: Facts, profile: Profile, selection: Selection, name: str) -> Verdict:
+    if name == "transformers" or _cpu_build(facts):
+        return COUNT.verdict("pass", f"{_none(facts, selection)}; {name} computes on the CPU here")
+    return COUNT.verdict(
+        "block",
+        f"{_none(facts, selection)}; tensor_parallel_size is {profile.model.tensor_parallel_size}",
+        "vLLM's GPU build does not start without a GPU.",
+        _way_to_gpus(facts),
+    )
 
 
 def _judge_others(selection: Selection, lost: list[Gpu], saw: str, profile: Profile) -> Verdict:

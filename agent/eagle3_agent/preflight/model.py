@@ -42,7 +42,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
 
 
 def _no_folder(seen: ModelFacts, path: str) -> Verdict:
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", seen.path) and seen.problem == "does not exist":
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", seen.path):
         name = seen.path.rpartition("/")[2]
         return CHECK.verdict(
             "block",

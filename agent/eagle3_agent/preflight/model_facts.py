@@ -11,6 +11,7 @@ from typing import Any
 
 from . import safetensors
 from .check import Ask, Probe
+from .files import open_regular
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -90,6 +91,8 @@ def _collect(ask: Ask) -> ModelFacts:
 
 
 def _why_no_folder(path: str) -> str:
+    if not os.path.isabs(path):
+        return "is not a whole path: it must begin with /"
     try:
         info = os.stat(path)
     except FileNotFoundError:
@@ -109,10 +112,8 @@ def _read_json(path: str, limit: int) -> tuple[dict[str, Any], str]:
     """(the object, "") or ({}, what is wrong with the file)."""
     name = os.path.basename(path)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return {}, f"{name} is not a regular file"
+        file, _ = open_regular(path)
+        with file:
             data = file.read(limit + 1)
     except FileNotFoundError:
         return {}, f"{name} is not there"

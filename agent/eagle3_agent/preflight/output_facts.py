@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from eagle3_agent.protocol import ProtocolError, from_json
 
 from .check import Ask, Probe
+from .files import open_regular
 
 MARKER = "eagle3.json"
 MANIFEST = "manifest.jsonl"
@@ -202,8 +203,8 @@ def _look_inside(path: str) -> _Inside:
 
 def _read_marker(path: str) -> tuple[Marked | None, str]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
+        file, _ = open_regular(path)
+        with file:
             return from_json(Marked, json.loads(file.read(_MARKER_LIMIT))), ""
     except FileNotFoundError:
         return None, ""
@@ -217,10 +218,10 @@ def _manifest(path: str) -> dict[str, int]:
     """File name -> bytes, the newest line of each; lines that cannot be read are passed over."""
     found: dict[str, int] = {}
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file, _ = open_regular(path)
     except OSError:
         return found
-    with open(fd, "rb") as file:
+    with file:
         taken = 0
         while taken < _MANIFEST_LIMIT and (line := file.readline(64 * 1024)):
             taken += len(line)

@@ -8,10 +8,10 @@ https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.m
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
+
+from .files import open_regular
 
 MAGIC = b"PAR1"
 
@@ -30,45 +30,49 @@ class Table:
     """Top-level column names."""
     values: dict[str, int] = field(default_factory=dict)
     """Top-level column -> values of its first leaf over all rows (an empty list counts as one)."""
+    bytes: int = 0
+    """Of all columns, before compression."""
 
 
 def read(path: str) -> Table:
     """Raises BadFile."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode):
-                raise BadFile("is not a regular file")
-            size = info.st_size
-            if size < 12 or file.read(4) != MAGIC:
-                raise BadFile("does not begin like parquet (PAR1)")
-            file.seek(size - 8)
-            tail = file.read(8)
-            length = int.from_bytes(tail[:4], "little")
-            if tail[4:] != MAGIC:
-                raise BadFile("does not end like parquet (PAR1): it is cut off")
-            if not 0 < length <= min(size - 12, _FOOTER_LIMIT):
-                raise BadFile(f"says that its footer has {length} bytes, in a file of {size}")
-            file.seek(size - 8 - length)
-            return _interpret(_Compact(file.read(length)).struct())
+        file, size = open_regular(path)
+        with file:
+            return _interpret(_Compact(_footer(file, size)).struct())
     except OSError as error:
         raise BadFile(f"cannot be read: {error.strerror}") from None
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError):
         raise BadFile("has a footer that cannot be understood") from None
 
 
+def _footer(file: IO[bytes], size: int) -> bytes:
+    if size < 12 or file.read(4) != MAGIC:
+        raise BadFile("does not begin like parquet (PAR1)")
+    file.seek(size - 8)
+    tail = file.read(8)
+    length = int.from_bytes(tail[:4], "little")
+    if tail[4:] != MAGIC:
+        raise BadFile("does not end like parquet (PAR1): it is cut off")
+    if not 0 < length <= min(size - 12, _FOOTER_LIMIT):
+        raise BadFile(f"says that its footer has {length} bytes, in a file of {size}")
+    file.seek(size - 8 - length)
+    return file.read(length)
+
+
 def _interpret(meta: dict[int, Any]) -> Table:
     values: dict[str, int] = {}
+    plain = 0
     for group in meta.get(4, []):
         counted = set()
         for chunk in group[1]:
             details = chunk[3]
+            plain += details[6]
             name = details[3][0].decode("utf-8", "replace")
             if name not in counted:
                 counted.add(name)
                 values[name] = values.get(name, 0) + details[5]
-    return Table(int(meta[3]), _top_level(meta[2]), values)
+    return Table(int(meta[3]), _top_level(meta[2]), values, plain)
 
 
 def _top_level(schema: list[dict[int, Any]]) -> tuple[str, ...]:

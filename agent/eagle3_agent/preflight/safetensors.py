@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import stat
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
+from .files import open_regular
 from .text import number
 
 #: The reference implementation refuses a larger header.
@@ -47,24 +46,14 @@ class Contents:
 def read(path: str) -> Contents:
     """Check header and size.  Raises BadFile; never blocks on a FIFO, never reads the data."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        if os.path.islink(path):
-            raise BadFile(f"is a symlink to {os.readlink(path)}, which is not there") from None
-        raise BadFile("is not there") from None
+        file, size = open_regular(path)
+        with file:
+            return _check(file, size)
     except OSError as error:
-        raise BadFile(f"cannot be opened: {error.strerror}") from None
-    with open(fd, "rb", buffering=0) as file:
-        info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise BadFile("is not a regular file")
-        try:
-            return _check(file, info.st_size)
-        except OSError as error:
-            raise BadFile(f"cannot be read: {error.strerror}") from None
+        raise BadFile(f"cannot be read: {error.strerror}") from None
 
 
-def _check(file: Any, size: int) -> Contents:
+def _check(file: IO[bytes], size: int) -> Contents:
     head = file.read(len(_LFS_POINTER))
     if head == _LFS_POINTER:
         raise BadFile("is a Git LFS pointer, not weights: run git lfs pull in its folder")

@@ -1,0 +1,45 @@
+"""Profiles to ask about, and one probe run for real, in its own process."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from eagle3_agent.preflight import Ask, runner
+from eagle3_agent.preflight.check import Facts, Probe
+from eagle3_agent.protocol.values import (
+    CaptureSection,
+    DataSection,
+    EngineSection,
+    HostSection,
+    ModelSection,
+    OutputSection,
+    Profile,
+)
+
+_SECTIONS = ("host", "model", "capture", "data", "output", "engine")
+
+
+def profile(**changes: Any) -> Profile:
+    """A profile whose every key is sound; ``model_path="/x"`` sets ``model.path``."""
+    made = Profile(
+        name="test",
+        host=HostSection(sys.executable),
+        model=ModelSection("/models/tiny"),
+        capture=CaptureSection((1, 3)),
+        data=DataSection("/data/train.jsonl"),
+        output=OutputSection("/out/run"),
+        engine=EngineSection(),
+    )
+    for name, value in changes.items():
+        section, _, key = name.partition("_")
+        assert section in _SECTIONS, name
+        made = replace(made, **{section: replace(getattr(made, section), **{key: value})})
+    return made
+
+
+def gather(probe: Probe[Any], asked: Profile, *, deep: bool = False) -> Facts:
+    """What this probe finds, run as the preflight runs it."""
+    facts, _ = runner.gather((probe,), Ask(asked, deep))
+    return facts
