@@ -40,8 +40,18 @@ KEEPALIVE_INTERVAL = 2
 KEEPALIVE_COUNT = 3
 """Unanswered keepalives until a link is dead: 8 s in all, measured."""
 _OPEN_TIMEOUT = 15.0
+_SESSION_WAITS = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Seconds between attempts at a session that sshd refuses."""
 _MAX_HOPS = 8
 _MAX_QUESTIONS = 12
+#: Key type -> signature algorithms, in the order of preference; SHA-1 is not among them.
+_HOST_KEYS = {
+    "ssh-ed25519": ("ssh-ed25519",),
+    "ecdsa-sha2-nistp256": ("ecdsa-sha2-nistp256",),
+    "ecdsa-sha2-nistp384": ("ecdsa-sha2-nistp384",),
+    "ecdsa-sha2-nistp521": ("ecdsa-sha2-nistp521",),
+    "ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256"),
+}
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./-]+")
 
 
@@ -84,15 +94,24 @@ class SshHost:
         if not _PLAIN_PATH.fullmatch(argv0):
             raise ValueError(f"not a plain path: {argv0!r}")
         connection = await self._connected()
-        try:
-            process = await asyncio.wait_for(
-                connection.create_process(
-                    argv0, encoding=None, request_pty=False, stderr=asyncssh.PIPE
-                ),
-                _OPEN_TIMEOUT,
-            )
-        except (asyncssh.Error, OSError, asyncio.TimeoutError) as error:
-            raise translate(error, self.name) from None
+        for wait in (*_SESSION_WAITS, None):
+            try:
+                process = await asyncio.wait_for(
+                    connection.create_process(
+                        argv0, encoding=None, request_pty=False, stderr=asyncssh.PIPE
+                    ),
+                    _OPEN_TIMEOUT,
+                )
+            except asyncssh.ChannelOpenError as error:
+                # with MaxSessions 1, sshd frees the session before this one a moment after it
+                # has told us of its end
+                if wait is None:
+                    raise _no_session(error, self.name) from None
+                await asyncio.sleep(wait)
+            except (asyncssh.Error, OSError, asyncio.TimeoutError) as error:
+                raise translate(error, self.name) from None
+            else:
+                break
         return _SshChannel(cast("asyncssh.SSHClientProcess[bytes]", process), self.name)
 
     async def close(self) -> None:
@@ -182,6 +201,7 @@ class SshHost:
             tunnel=self._connections[-1] if self._connections else None,
             client_factory=lambda: client,
             known_hosts=client.trusted,
+            server_host_key_algs=client.algorithms(options),
             client_keys=_Truthy(keys.usable),
             agent_path=self._files.agent_socket(options.config.get("IdentityAgent", "")),
             agent_identities=_Truthy(keys.identities) if keys.only else None,
@@ -353,12 +373,14 @@ class _Known:
     def look_up(self, shown: _Shown) -> known_hosts.Finding:
         return known_hosts.look_up(self._files, shown.host, shown.port, shown.key_type, shown.key)
 
-    def trusted(self, host: str, port: int | None) -> tuple[list[asyncssh.SSHKey], ...]:
-        """(host keys, certificate authorities, revoked keys), as asyncssh wants them.
+    def types(self, host: str, port: int) -> set[str]:
+        """The types of the keys known of a host; ``authority`` where one signs for it."""
+        exact = known_hosts.matching(self._files, host, port)
+        found = exact or known_hosts.matching(self._files, host, None)
+        return {"authority" if entry.marker else entry.key_type for entry in found}
 
-        The host keys also decide which types are asked for first, so that a host that has a
-        known key shows that one.
-        """
+    def trusted(self, host: str, port: int | None) -> tuple[list[asyncssh.SSHKey], ...]:
+        """(host keys, certificate authorities, revoked keys), as asyncssh wants them."""
         found: dict[str, list[asyncssh.SSHKey]] = {"": [], "cert-authority": [], "revoked": []}
         exact = known_hosts.matching(self._files, host, port)
         for entry in exact or known_hosts.matching(self._files, host, None):
@@ -367,6 +389,26 @@ class _Known:
             except asyncssh.KeyImportError:
                 continue
         return found[""], found["cert-authority"], found["revoked"]
+
+
+def _key_algorithms(known: _Known, options: asyncssh.SSHClientConnectionOptions) -> tuple[str, ...]:
+    """Host key types to ask for: those known of this host first, so that it shows a known key.
+
+    The others follow, so that a host without its known key shows another and is told apart from
+    one that shares no algorithm.  Empty where the configuration says HostKeyAlgorithms.
+    """
+    if options.config.get("HostKeyAlgorithms") is not None:
+        return ()
+    names = known.types(options.host_key_alias or options.host, options.port)
+    order = [
+        algorithm
+        for kind, algorithms in _HOST_KEYS.items()
+        for algorithm in algorithms
+        if kind in names
+    ]
+    order += [algorithm for algorithms in _HOST_KEYS.values() for algorithm in algorithms]
+    certificates = (f"{algorithm}-cert-v01@openssh.com" for algorithm in dict.fromkeys(order))
+    return (*(certificates if "authority" in names else ()), *dict.fromkeys(order))
 
 
 class _Client(asyncssh.SSHClient):
@@ -381,6 +423,9 @@ class _Client(asyncssh.SSHClient):
     def trusted(self, host: str, addr: str, port: int | None) -> tuple[list[asyncssh.SSHKey], ...]:
         # by the name alone: what is known of an address says nothing about a name that moved
         return self._known.trusted(host, port)
+
+    def algorithms(self, options: asyncssh.SSHClientConnectionOptions) -> tuple[str, ...]:
+        return _key_algorithms(self._known, options)
 
     def validate_host_public_key(
         self, host: str, addr: str, port: int, key: asyncssh.SSHKey
@@ -565,7 +610,12 @@ def translate(error: BaseException, target: str, via: str = "", last: str = "") 
             "Check that the host is up and that a firewall lets you through.",
         )
     if isinstance(error, asyncssh.ChannelOpenError):
-        return _no_channel(error, name, target)
+        return connect_error(
+            f"{target} cannot be reached through its jump host",
+            printable(error.reason) or "The jump host could not connect to it.",
+            "Check ProxyJump and the address as the jump host sees it, and that the jump host's "
+            "sshd allows TCP forwarding.",
+        )
     if isinstance(error, asyncssh.KeyExchangeFailed):
         return connect_error(
             f"{name} and this console share no ssh algorithm",
@@ -599,17 +649,10 @@ def translate(error: BaseException, target: str, via: str = "", last: str = "") 
     )
 
 
-def _no_channel(error: asyncssh.ChannelOpenError, name: str, target: str) -> ConsoleError:
-    if error.code == asyncssh.OPEN_CONNECT_FAILED or "forward" in error.reason.lower():
-        return connect_error(
-            f"{target} cannot be reached through its jump host",
-            printable(error.reason) or "the jump host could not connect to it",
-            "Check ProxyJump and the address as the jump host sees it, and that the jump host's "
-            "sshd allows TCP forwarding.",
-        )
+def _no_session(error: asyncssh.ChannelOpenError, name: str) -> ConsoleError:
     return connect_error(
         f"{name} opens no further session",
-        printable(error.reason) or "its sshd refused the channel",
-        "MaxSessions of its sshd is reached, or it allows no commands: close another console, or "
-        "ask for `MaxSessions` of at least 1 free session.",
+        printable(error.reason) or "Its sshd refused the channel.",
+        "Its sshd has reached MaxSessions or allows no sessions at all: close another console, or "
+        "raise MaxSessions there.",
     )
