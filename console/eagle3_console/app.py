@@ -34,7 +34,7 @@ from eagle3_agent.protocol.values import Problem, Profile, RunSummary
 from . import store
 from .errors import ConsoleError
 from .hosttext import clean
-from .linkstate import LinkPort, LinkState, Live
+from .linkstate import LinkPort, LinkState, Live, Offline
 from .messages import LogOpened, PreflightAsked, RunOpened, StartOver
 from .screens.base import ConsoleScreen
 from .screens.confirm import ConfirmScreen, HelpScreen, ProblemScreen
@@ -58,15 +58,21 @@ class ConsoleApp(App[int]):
     TITLE = "eagle3-console"
     CSS = """
     Toast { max-width: 70; }
+    * { scrollbar-background: $background; scrollbar-background-hover: $background;
+        scrollbar-background-active: $background; scrollbar-color: $panel-lighten-2;
+        scrollbar-corner-color: $background; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "start", "start", tooltip="check the host, then start the loaded profile"),
-        Binding("a", "abort", "abort", tooltip="end a run and every process of it; asks first"),
+        Binding("s", "start", "start", tooltip="check the host, then start the profile"),
+        Binding("a", "abort", "abort", tooltip="end a run and all its processes; asks first"),
         Binding("p", "preflight", "preflight", tooltip="check whether the host is ready"),
         Binding("e", "errors", "errors", tooltip="what happened first in the failed run"),
         Binding("h", "history", "history", tooltip="every run on this host"),
         Binding("l", "log", "log", tooltip="the run's whole output"),
         Binding("f", "profile", "profile", tooltip="the loaded profile, resolved"),
+        Binding(
+            "ctrl+r", "reconnect", "reconnect", show=False, tooltip="try an offline host again"
+        ),
         Binding("question_mark", "help", "help", tooltip="all keys"),
         Binding("q", "quit", "quit", tooltip="leave; runs on the host go on"),
     ]
@@ -150,8 +156,10 @@ class ConsoleApp(App[int]):
             runs = await self._link.watch(runs=True, host_interval=1.0)
         except ConsoleError as error:
             self._on_link_state(self._link.state)
-            self._tell(error.problem)
+            if self.state.live:
+                self._tell(error.problem)
             return
+        self.apply(store.Followed(""))
         self.apply(store.RunsCame(runs))
         self._follow()
 
@@ -172,7 +180,8 @@ class ConsoleApp(App[int]):
                 events = tuple(e for e in map(decode_event, lines) if e is not None)
                 self.apply(store.Happened(run, events, piece.caught_up, self._now()))
         except ConsoleError as error:
-            self._tell(error.problem)
+            if self.state.live:  # a lost link speaks for itself, in the banner
+                self._tell(error.problem)
 
     async def _detail(self, run: str) -> None:
         try:
@@ -183,6 +192,11 @@ class ConsoleApp(App[int]):
             self.apply(store.DetailCame(reply.detail))
 
     # ------------------------------------------------------------------ keys -> requests
+
+    def action_reconnect(self) -> None:
+        """Once more, after the link was given up; while it is retried there is nothing to do."""
+        if isinstance(self.state.link, Offline):
+            self.run_worker(self._begin(), group="begin", exclusive=True)
 
     def action_start(self) -> None:
         self._start(())
@@ -377,6 +391,7 @@ class ConsoleApp(App[int]):
 
 
 def _help_row(found: list[ActiveBinding]) -> tuple[str, str]:
+    found = sorted(found, key=lambda active: not active.binding.show)
     keys = list(dict.fromkeys(key_name(active.binding) for active in found))
     binding = found[0].binding
     return " ".join(keys), binding.tooltip or binding.description

@@ -90,7 +90,7 @@ class LineBuffer:
         """A line as clean text, at most about ``limit`` characters of it."""
         data = self.raw(line)
         if b"\r" in data:
-            data = _newest(data)
+            data = _newest(data).removesuffix(b"\r")
         cut = len(data) > limit
         text = clean(data[:limit].decode("utf-8", "replace"))
         return f"{text}… ({len(data)} bytes)" if cut else text

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from eagle3_agent.protocol.values import Problem
-from eagle3_console.hosttext import clean
+from eagle3_console.hosttext import clean, crop
 from eagle3_console.widgets import ink
 
 _BOX = """
@@ -34,7 +34,9 @@ class ConfirmScreen(ModalScreen[bool]):
     ConfirmScreen #title { text-style: bold; margin-bottom: 1; }
     ConfirmScreen #said { height: auto; max-height: 14; }
     ConfirmScreen Horizontal { height: auto; margin-top: 1; align-horizontal: right; }
-    ConfirmScreen Button { margin-left: 2; min-width: 12; }
+    ConfirmScreen Button { margin-left: 2; min-width: 10; background: $panel;
+        color: $foreground; text-style: none; }
+    ConfirmScreen Button:focus { background: $accent; color: $background; text-style: bold; }
     """
     )
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,7 +58,7 @@ class ConfirmScreen(ModalScreen[bool]):
                 yield Static(Content("\n".join(clean(line) for line in self.said)))
             with Horizontal():
                 yield Button(Content("No (n)"), id="no", compact=True)
-                yield Button(Content(f"{self.yes} (y)"), id="yes", variant="error", compact=True)
+                yield Button(Content(f"{self.yes} (y)"), id="yes", compact=True)
 
     def on_mount(self) -> None:
         self.query_one("#no").focus()
@@ -114,7 +116,7 @@ class HelpScreen(ModalScreen[None]):
         "HelpScreen {"
         + _BOX
         + """}
-    HelpScreen > Vertical { width: 64; max-width: 96%; height: auto; max-height: 94%;
+    HelpScreen > Vertical { width: 72; max-width: 96%; height: auto; max-height: 94%;
         border: round $accent; background: $surface; padding: 1 2; }
     HelpScreen VerticalScroll { height: auto; max-height: 100%; scrollbar-size-vertical: 1; }
     """
@@ -133,7 +135,7 @@ class HelpScreen(ModalScreen[None]):
             if rows:
                 rows.append(Content(""))
             rows.append(Content.styled(title, f"bold {ink.NOW}"))
-            rows += [ink.row((f"  {key:<16}", ink.STRONG), what) for key, what in keys]
+            rows += [ink.row((f"  {key:<18}", ink.STRONG), crop(what, 46)) for key, what in keys]
         with Vertical(), VerticalScroll():
             yield Static(Content("\n").join(rows))
 

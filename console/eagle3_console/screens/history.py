@@ -7,10 +7,13 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.content import Content
 
+from eagle3_agent.protocol.values import RunSummary
+from eagle3_console.hosttext import clean, crop_left
 from eagle3_console.messages import RunOpened
 from eagle3_console.store import State
 from eagle3_console.widgets import ink
 from eagle3_console.widgets.panel import Panel
+from eagle3_console.widgets.run import error_headline, where
 from eagle3_console.widgets.runlist import RunList, head_row, totals
 
 from .base import ConsoleScreen
@@ -26,18 +29,52 @@ class HistoryHead(Panel):
         return [ink.row((" HISTORY  ", ink.STRONG), (totals(state.runs), ink.DIM)), head_row(width)]
 
 
+class PointedRun(Panel):
+    """What the list has no room for, of the run under the cursor."""
+
+    DEFAULT_CSS = "PointedRun { height: 2; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.run: RunSummary | None = None
+
+    def lines(self, state: State, width: int) -> list[Content]:
+        run = self.run
+        if run is None:
+            return []
+        facts = ink.row(
+            (f"run {run.number} ", ink.STRONG),
+            (crop_left(clean(run.model), 50), ""),
+            (" into ", ink.DIM),
+            crop_left(clean(run.output_dir), max(20, width - 70)),
+        )
+        if run.error is None:
+            return [ink.cut(facts, width)]
+        spot = where(run.error)
+        rest = f"   {spot}" if spot else ""
+        said = ink.row(("✗ ", ink.BAD), error_headline(run.error, width), (rest, ink.DIM))
+        return [ink.cut(facts, width), ink.cut(said, width)]
+
+
 class HistoryScreen(ConsoleScreen):
     KEYS: ClassVar[tuple[str, ...]] = ("open", "log", "abort", "start", "back", "help")
 
     def body(self) -> ComposeResult:
         yield HistoryHead()
         yield RunList()
+        yield PointedRun()
 
     def show(self, state: State) -> None:
         super().show(state)
         runs = self.query_one(RunList)
         if runs.runs is not state.runs or state.running:
             runs.show(state.runs, state.host_now)
+        self.on_run_list_pointed()
+
+    def on_run_list_pointed(self, _: RunList.Pointed | None = None) -> None:
+        foot = self.query_one(PointedRun)
+        foot.run = self.query_one(RunList).selected
+        foot.show(self.state)
 
     def on_screen_resume(self) -> None:
         super().on_screen_resume()

@@ -35,10 +35,12 @@ class LinkBanner(Panel):
         text = f"{clean(link.why.title)}: {clean(link.why.happened)}"
         rows = [
             Content.styled(f"{symbol if i == 0 else ' '} {line}", colour)
-            for i, line in enumerate(textwrap.wrap(text[:600], width - 2)[:2])
+            for i, line in enumerate(textwrap.wrap(text[:600], max(16, width - 2))[:2])
         ]
         if link.why.todo:
             rows.append(ink.row(("▸ ", ink.NOW), clean(link.why.todo)))
+        if isinstance(link, Offline):
+            rows.append(ink.row(("  ^r", ink.NOW), (" tries again", ink.DIM)))
         if isinstance(link, Reconnecting):
             rows.append(Content.styled("  runs on the host go on without this console", ink.DIM))
         return rows

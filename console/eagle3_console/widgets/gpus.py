@@ -143,7 +143,7 @@ def holder(gpu: Gpu) -> str:
 def phases(state: State, width: int) -> str:
     """What stands over the history: the names of the run's stages where they began."""
     now = state.host.t if state.host else 0.0
-    plain = "last 10 min"
+    plain = "last 10 min" if width > 10 else "10 min"
     if width < 20:
         return plain
     text = [" "] * width
@@ -151,7 +151,9 @@ def phases(state: State, width: int) -> str:
     last = -2
     for stage in state.standing.stages:
         column = width - 1 - int((now - stage.started) / HISTORY * width)
-        if stage.name == "done" or not 0 <= column < width or column <= last:
+        seconds = (stage.ended if stage.ended is not None else now) - stage.started
+        brief = stage.ended is not None and seconds < 3 * HISTORY / width
+        if brief or stage.name == "done" or not 0 <= column < width or column <= last:
             continue
         label = f"▏{stage.name}"
         if column + len(label) > width:

@@ -80,7 +80,7 @@ def _justify(items: list[Content], width: int, gap: int) -> Content:
         return items[0]
     free = width - sum(i.cell_length for i in items)
     # wide screens: figures stay near each other instead of drifting to the far edge
-    each = min(max(gap, free // (len(items) - 1)), 9)
+    each = min(max(gap, free // (len(items) - 1)), 6)
     return Content(" " * each).join(items)
 
 

@@ -45,8 +45,8 @@ class KeyBar(Widget):
         found = by_action(self.screen.active_bindings)
         actions = [action for action in self.actions if action in found]
         parts = [self._part(found[action].binding, action in self.off) for action in actions]
-        wide = sum(p.cell_length + 3 for p in parts) <= self.content_size.width + 3
-        gap = "   " if wide else "  "
+        room = self.content_size.width - sum(p.cell_length for p in parts)
+        gap = " " * min(3, max(1, room // max(1, len(parts) - 1)))
         self._places, at = [], 0
         for action, part in zip(actions, parts):
             self._places.append((at, at + part.cell_length, _qualified(found[action])))

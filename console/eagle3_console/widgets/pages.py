@@ -18,17 +18,20 @@ from .events import event_line
 from .run import error_headline, stage_items, where
 from .verdicts import MARK, headline
 
-_LABEL = 24
+#: Cells of the name before a value: of a run's facts, and of settings and versions.
+_SHORT = 10
+_LONG = 30
 
 
 def heading(text: str) -> Content:
     return Content.styled(text, f"bold {ink.NOW}")
 
 
-def fact(name: str, value: str, width: int, style: str = "") -> Content:
+def fact(name: str, value: str, width: int, style: str = "", label: int = _LONG) -> Content:
     """``  name          value``, cut to the width."""
-    label = fit(clean(name), _LABEL)
-    return ink.row("  ", (label, ink.DIM), "  ", (crop(value, width - _LABEL - 4), style))
+    label = min(label, width // 3)
+    named = (fit(clean(name), label), ink.DIM)
+    return ink.row("  ", named, "  ", (crop(value, width - label - 4), style))
 
 
 def section(title: str, rows: list[Content]) -> list[Content]:
@@ -43,10 +46,10 @@ def run_page(
 ) -> list[Content]:
     """Everything known about a run; ``standing`` is the fold of its events."""
     rows = [*_facts(run, state, width)]
-    rows += section("Timeline", _timeline(run, standing, state, width))
     error = standing.error or run.error
     if error is not None:
-        rows += section("Error", error_rows(error, width))
+        rows += section("What happened first", error_rows(error, width))
+    rows += section("Timeline", _timeline(run, standing, state, width))
     if detail is None:
         return [*rows, Content(""), Content.styled("reading the rest from the host", ink.DIM)]
     rows += section("Preflight", _preflight(detail, width))
@@ -63,19 +66,20 @@ def _facts(run: RunSummary, state: State, width: int) -> list[Content]:
     samples = f"{formats.count(run.samples.done)} of {formats.count(run.samples.total)}"
     if run.samples.skipped:
         samples += f", {formats.count(run.samples.skipped)} skipped"
-    return [
-        fact("state", f"{symbol} {run.state}", width, f"bold {colour}"),
-        fact("attempt", f"{run.attempt} of {state.attempts(run)}", width),
-        fact("engine", clean(run.engine), width),
-        fact("model", clean(run.model) or formats.UNKNOWN, width),
-        fact("started", formats.moment(run.started, state.host_now), width),
-        fact("duration", formats.duration(took), width),
-        fact("samples", samples, width),
-        fact("tokens", formats.count(run.tokens), width),
-        fact("rate", f"{formats.rate(run.tokens_per_second)} mean", width),
-        fact("written", formats.size(run.bytes), width),
-        fact("output", clean(run.output_dir), width),
-    ]
+    facts = (
+        ("attempt", f"{run.attempt} of {state.attempts(run)}"),
+        ("engine", clean(run.engine)),
+        ("model", clean(run.model) or formats.UNKNOWN),
+        ("started", formats.moment(run.started, state.host_now)),
+        ("duration", formats.duration(took)),
+        ("samples", samples),
+        ("tokens", formats.count(run.tokens)),
+        ("rate", f"{formats.rate(run.tokens_per_second)} mean"),
+        ("written", formats.size(run.bytes)),
+        ("output", clean(run.output_dir)),
+    )
+    head = fact("state", f"{symbol} {run.state}", width, f"bold {colour}", _SHORT)
+    return [head, *(fact(name, value, width, "", _SHORT) for name, value in facts)]
 
 
 def _timeline(run: RunSummary, standing: Standing, state: State, width: int) -> list[Content]:

@@ -151,7 +151,7 @@ def figures(state: State, standing: Standing) -> list[Content]:
     if standing.stage_seconds("extract") is None and not standing.tokens:
         return [eta_words(state, eta)] if eta else []
     now = formats.rate(standing.rate)
-    over = f" over {formats.duration(standing.window)}" if standing.window else " now"
+    over = f" over {standing.window:.0f} s" if standing.window else " now"
     mean = standing.mean_rate()
     items = [
         ink.row(

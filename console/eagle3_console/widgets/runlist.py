@@ -17,8 +17,10 @@ from textual.visual import Visual
 from eagle3_agent.protocol.values import RunSummary
 from eagle3_console import formats
 from eagle3_console.hosttext import clean, fit
+from eagle3_console.store import State
 
 from . import ink
+from .panel import Panel
 from .run import error_headline
 
 
@@ -42,6 +44,9 @@ class RunList(ScrollView, can_focus=True):
         def __init__(self, run: str) -> None:
             super().__init__()
             self.run = run
+
+    class Pointed(Message):
+        """The cursor stands on another run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,6 +92,7 @@ class RunList(ScrollView, can_focus=True):
         self.cursor = max(0, min(to, len(self.runs) - 1))
         self.scroll_to_region(Region(0, self.cursor, 1, 1), animate=False)
         self.refresh()
+        self.post_message(self.Pointed())
 
     def action_open(self) -> None:
         if self.selected is not None:
@@ -163,6 +169,23 @@ def _texts(run: RunSummary, now: float) -> dict[str, str]:
         "written": formats.size(run.bytes),
         "first error": error_headline(run.error, 300) if run.error else "",
     }
+
+
+class RecentPanel(Panel):
+    """The newest runs, for screens with room beside the events."""
+
+    DEFAULT_CSS = """
+    RecentPanel { height: 1fr; }
+    """
+
+    def lines(self, state: State, width: int) -> list[Content]:
+        if not state.runs:
+            return []
+        shown = state.runs[: max(0, self.content_size.height - 1)]
+        return [head_row(width), *(run_row(run, width, state.host_now) for run in shown)]
+
+    def get_content_height(self, *_: object) -> int:
+        return max(1, self.content_size.height)
 
 
 def totals(runs: Sequence[RunSummary]) -> str:

@@ -103,7 +103,8 @@ def _folded(verdict: Verdict, width: int, label: int) -> Content:
 def _wrap(text: str, width: int) -> list[str]:
     rows: list[str] = []
     for line in clean_lines(text, limit=12):
-        rows += textwrap.wrap(line[:4000], max(16, width)) or [""]
+        wrapped = textwrap.wrap(line[:4000], max(16, width), break_on_hyphens=False)
+        rows += wrapped or [""]
     return rows
 
 
