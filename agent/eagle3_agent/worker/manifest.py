@@ -73,7 +73,7 @@ class Marker:
 
 
 def _short(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def examine(folder: Path, marker: Marker) -> Marker | None:
     differences = there.differences(marker)
     if differences:
         raise OutputError(
-            f"{folder} holds samples of run {there.run} with another {'; '.join(differences)}: "
+            f"{folder} holds samples of run {there.run} that differ in {'; '.join(differences)}: "
             "choose another output.dir or clear that run"
         )
     return there

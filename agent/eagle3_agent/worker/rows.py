@@ -73,7 +73,9 @@ def _jsonl(path: Path) -> Iterator[Raw]:
 
 def _parse(line: bytes) -> Any:
     try:
-        return json.loads(line)
+        # not left to json, which takes some broken UTF-8 for UTF-16; the first line may open with
+        # a byte order mark
+        return json.loads(line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
     except RecursionError:
         return ValueError("nested too deep")
     except UnicodeDecodeError as error:
