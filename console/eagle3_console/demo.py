@@ -100,9 +100,9 @@ def prepare(say: Say) -> DemoFiles:
             write_profile(demo)
     except OSError as problem:
         raise error(
-            "the demo could not be set up",
+            "The demo could not be set up",
             f"{problem.filename or demo.root}: {problem.strerror or problem}",
-            "make room or name another folder with EAGLE3_HOME, then run it again",
+            "Make room or name another folder with EAGLE3_HOME, then run it again.",
         ) from problem
     return demo
 
@@ -165,9 +165,9 @@ def _conversations(demo: DemoFiles) -> None:
     source = shipped / _DATA if shipped else None
     if source is None or not source.is_file():
         raise error(
-            "the demo's conversations are missing",
-            f"{_DATA} did not come with this installation",
-            "install eagle3-console again",
+            "The demo's conversations are missing",
+            f"{_DATA} did not come with this installation.",
+            "Install eagle3-console again.",
         )
     text = source.read_text(encoding="utf-8")
     if _read(demo.data) != text:
@@ -230,10 +230,10 @@ def _step(
         code, tail = _logged(demo, fallback)
     if code != 0:
         raise error(
-            f"the demo's setup stopped at: {title}",
+            f"The demo's setup stopped at: {title}",
             f"{Path(argv[0]).name} ended with status {code}:\n" + "\n".join(tail),
-            "see that the package index can be reached and that the disk has 2 GB free, then run "
-            f"it again (the whole output is in {demo.log})",
+            "See that the package index can be reached and that the disk has 2 GB free, then run "
+            f"it again (the whole output is in {demo.log}).",
         )
     say(f"  {title}: {time.monotonic() - began:.0f} s")
 

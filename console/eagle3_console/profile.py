@@ -82,9 +82,9 @@ class ProfileError(ConsoleError):
         many = f"{len(findings)} problems" if len(findings) != 1 else "a problem"
         super().__init__(
             Problem(
-                title=f"profile {name} has {many}",
+                title=f"Profile {name} has {many}",
                 happened="\n".join(map(str, findings)),
-                todo="mend this and try again; `eagle3-console profiles check` asks no host",
+                todo="Mend this and try again; `eagle3-console profiles check` asks no host.",
                 code="usage",
             )
         )
@@ -130,8 +130,9 @@ class Source:
         return self.document.unwrap()
 
     def line_of(self, key: str) -> int | None:
-        """The line (from 1) on which ``section`` or ``section.name`` is set, if it can be told."""
-        return _lines(self.text()).get(key)
+        """The line (from 1) on which a key is set, or else its section; None if it has neither."""
+        lines = _lines(self.text())
+        return lines.get(key, lines.get(key.partition(".")[0]))
 
     def save(self) -> None:
         """Replace the file whole.  Raises ConsoleError when it cannot be written."""

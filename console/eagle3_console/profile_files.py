@@ -49,9 +49,11 @@ def resolve(name: str) -> Path:
                 return candidate
         places = ", ".join(str(folder) for folder in folders())
         close = nearest(stem, [known for known, _ in available()])
-        todo = f"did you mean {close}?" if close else "`eagle3-console profiles list` shows them"
+        todo = f"Did you mean {close}?" if close else "`eagle3-console profiles list` shows them."
         raise ConsoleError(
-            Problem(f"no profile {name}", f"looked for {stem}.toml in {places}", todo, "usage")
+            Problem(
+                f"There is no profile {name}", f"Looked for {stem}.toml in {places}.", todo, "usage"
+            )
         )
     if given.is_dir():
         raise file_error(given, "it is a folder", "read")
@@ -61,9 +63,9 @@ def resolve(name: str) -> Path:
 def file_error(path: Path, why: str, act: str) -> ConsoleError:
     return ConsoleError(
         Problem(
-            f"profile {path.name} cannot be {act}",
+            f"Profile {path.name} cannot be {act}",
             f"{path}: {why}",
-            "name a profile's file, or one that `eagle3-console profiles list` shows",
+            "Name a profile's file, or one that `eagle3-console profiles list` shows.",
             "usage",
         )
     )

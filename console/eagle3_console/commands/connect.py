@@ -52,8 +52,8 @@ async def show(
     if not terminal.interactive or not terminal.is_screen:
         raise error(
             "connect needs a terminal",
-            "standard input, output or error is not one",
-            "the other commands work without: `eagle3-console runs`, `start --wait`, `events`",
+            "Standard input, output or error is not one.",
+            "The other commands work without: `eagle3-console runs`, `start --wait`, `events`.",
             "usage",
         )
     from eagle3_console.app import ConsoleApp  # late: the headless commands never pay for Textual

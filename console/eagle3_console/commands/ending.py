@@ -53,7 +53,7 @@ async def abort(args: argparse.Namespace, terminal: Terminal) -> int:
         if run.state in ("queued", "running") and not args.yes:
             what = f"{run.state}, {run.profile}, {render.samples(run.samples)} samples"
             question = f"End run {run.run} ({what}) and all its processes?"
-            if not terminal.confirm(question, "add --yes"):
+            if not terminal.confirm(question, "Add --yes."):
                 terminal.say("nothing was done")
                 return ExitCode.FAILED
         done = await ask(link, Abort(0, run.run), Done, _ABORT_TIMEOUT)
@@ -71,7 +71,7 @@ async def clear(args: argparse.Namespace, terminal: Terminal) -> int:
             for text in render.cleared(preview):
                 terminal.say(text)
             question = f"Remove these {preview.files} files of run {run} for good?"
-            if not terminal.confirm(question, "look at what it says above, then add --yes"):
+            if not terminal.confirm(question, "Read what it says above, then add --yes."):
                 terminal.say("nothing was removed")
                 return ExitCode.FAILED
         result = await ask(link, Clear(0, run, True), Cleared, SLOW) if preview.files else preview

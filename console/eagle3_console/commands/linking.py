@@ -105,9 +105,9 @@ async def ask(link: LinkPort, message: Message, reply: type[T], timeout: float |
     answer = await link.ask(message, timeout)
     if not isinstance(answer, reply):
         raise error(
-            "the agent's answer makes no sense",
-            f"asked {type(message).__name__}, got {type(answer).__name__}",
-            "run `eagle3-console agent upgrade TARGET`",
+            "The agent's answer makes no sense",
+            f"Asked {type(message).__name__}, got {type(answer).__name__}.",
+            "Replace the agent with `eagle3-console agent upgrade TARGET`.",
             "internal",
         )
     return answer

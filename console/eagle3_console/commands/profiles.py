@@ -51,8 +51,8 @@ async def profiles_command(args: argparse.Namespace, terminal: Terminal) -> int:
     if args.act != "list" and args.name is None:
         raise error(
             f"profiles {args.act} needs a NAME",
-            "no profile was named",
-            "`eagle3-console profiles list` shows them",
+            "No profile was named.",
+            "`eagle3-console profiles list` shows them.",
             "usage",
         )
     acts = {"list": _list, "show": _show, "check": _check, "new": _new}
@@ -90,8 +90,8 @@ def _new(args: argparse.Namespace, terminal: Terminal) -> None:
     if not _NAME.match(args.name):
         raise error(
             f"{args.name!r} is no name for a profile",
-            "letters, digits, dot, dash and underscore make a name, up to 64 of them",
-            "choose such a name; the file goes into your config folder",
+            "Letters, digits, dot, dash and underscore make a name, up to 64 of them.",
+            "Choose such a name; the file goes into your config folder.",
             "usage",
         )
     path = home.user_profiles_dir() / f"{args.name}.toml"
@@ -111,7 +111,7 @@ def _create(path: Path, text: str) -> None:
             file.write(text)
     except FileExistsError:
         raise error(
-            "that profile is there already", str(path), "edit it, or choose another name", "usage"
+            "That profile is there already", str(path), "Edit it, or choose another name.", "usage"
         ) from None
     except OSError as problem:
         raise _cannot_write(path, problem) from None
@@ -119,8 +119,8 @@ def _create(path: Path, text: str) -> None:
 
 def _cannot_write(path: Path, problem: OSError) -> ConsoleError:
     return error(
-        "the profile cannot be written",
+        "The profile cannot be written",
         f"{path}: {problem.strerror or problem}",
-        "make the folder writable, or name another one with EAGLE3_HOME",
+        "Make the folder writable, or name another one with EAGLE3_HOME.",
         "usage",
     )

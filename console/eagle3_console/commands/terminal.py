@@ -131,8 +131,8 @@ class Terminal:
         """Ask, default No.  Raises ConsoleError with ``way_out`` where nobody can be asked."""
         if not self.interactive:
             raise error(
-                "nobody can be asked here",
-                f"there is no terminal to ask: {question}",
+                "Nobody can be asked here",
+                f"There is no terminal for the question: {question}",
                 way_out,
                 "usage",
             )
