@@ -72,20 +72,18 @@ async def _serve(ready: Callable[[], None], idle: float, silence: float) -> None
     await door.open()
     ready()
     agent.log(f"agent {archive.name()[:16]} serves as pid {os.getpid()}")
-    work: list[asyncio.Task[None]] = [
-        asyncio.create_task(agent.tick()),
-        asyncio.create_task(door.watch()),
-    ]
+    loops = (agent.tick(), agent.feed.run(), door.watch())
+    work: list[asyncio.Task[None]] = [asyncio.create_task(loop) for loop in loops]
     stopped = asyncio.create_task(agent.stopping.wait())
     await asyncio.wait([*work, stopped], return_when=asyncio.FIRST_COMPLETED)
     for task in work:
         if task.done() and not task.cancelled() and task.exception():
             agent.log_fault("the agent's loop ended", task.exception())  # type: ignore[arg-type]
-    await door.close()
     for task in work:
         task.cancel()
     stopped.cancel()
     await asyncio.gather(*work, stopped, return_exceptions=True)
+    await door.close()
     agent.log("agent left")
 
 
