@@ -155,7 +155,8 @@ def _model(demo: DemoFiles, say: Say) -> None:
         say,
         "the model as a bfloat16 checkpoint",
         demo,
-        [str(demo.python), str(_CONVERTER), str(demo.model)],
+        # -I: the converter's own folder holds a profile.py, which is not the standard library's
+        [str(demo.python), "-I", str(_CONVERTER), str(demo.model)],
     )
     _write(stamp, wanted)
 
