@@ -122,7 +122,7 @@ def _alone(demo: DemoFiles, say: Say) -> Iterator[None]:
 def _environment(demo: DemoFiles, say: Say) -> None:
     env = demo.root / "env"
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    wanted = _hash(*TORCH, *LIBRARIES, MODEL_PACKAGE, version, str(env))
+    wanted = _hash(*TORCH, *LIBRARIES, MODEL_PACKAGE, version)
     stamp = env / ".ready"
     if _read(stamp) == wanted and demo.python.exists():
         return

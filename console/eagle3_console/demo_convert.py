@@ -1,7 +1,7 @@
 """Turn the packaged SmolLM2-135M-Instruct (GGUF) into a bfloat16 checkpoint folder.
 
 Run as a script by the demo environment's interpreter, never imported by the
-console: ``python demo_convert.py TARGET_FOLDER``.  The folder is complete or
+console: ``python -I demo_convert.py TARGET_FOLDER``.  The folder is complete or
 absent: it is written beside its place and renamed.  The shards are kept small
 so that a load shows its progress.
 """
