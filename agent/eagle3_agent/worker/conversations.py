@@ -199,15 +199,25 @@ def _kept(turn: str, text: str, start: int, content: str) -> str:
     """The longest end of ``turn`` that stands in ``text`` at ``start``.
 
     All of it as a rule; less where the template drops the thinking of turns that are not the
-    last.  Empty when the end that stands there does not hold the end of ``content``.
+    last.  Empty when not even the end of ``content`` stands there.
     """
     if text.startswith(turn, start):
         return turn
-    tail = content.strip()[-32:]
-    for cut in range(1, len(turn)):
+    beyond = _end_of(content.strip(), turn)
+    for cut in range(1, beyond):
         if turn[cut] == text[start : start + 1] and text.startswith(turn[cut:], start):
-            return turn[cut:] if tail and tail in turn[cut:] else ""
+            return turn[cut:]
     return ""
+
+
+def _end_of(content: str, turn: str) -> int:
+    """Where the template's own end-of-turn text begins in ``turn``; 0 when no content is in it."""
+    # a template may change white space inside of the content: the longest end that is as it was
+    for length in range(min(32, len(content)), 0, -1):
+        found = turn.rfind(content[-length:])
+        if found >= 0:
+            return found + length
+    return 0
 
 
 def _common(a: str, b: str) -> int:

@@ -16,7 +16,7 @@ _MAX_MESSAGE = 20 * 1024
 
 #: Frames that pass a call on: the line below them is the one that says something.
 _GLUE = re.compile(
-    r"/torch/(?:nn/modules/module|utils/_contextlib|_dynamo/eval_frame|_compile)\.py$"
+    r"/torch/(?:_ops|nn/modules/module|utils/_contextlib|_dynamo/eval_frame|_compile)\.py$"
     r"|/transformers/utils/(?:generic|deprecation|output_capturing)\.py$"
     r"|/(?:contextlib|functools|threading)\.py$|/concurrent/futures/\w+\.py$"
     r"|/importlib/|^<frozen "
@@ -27,6 +27,9 @@ _RANK = re.compile(r"(?:Worker_TP|WorkerTP|VllmWorker-|Worker_PP\d+_TP|\brank[ =
 
 def describe(error: BaseException) -> ErrorInfo:
     """Never raises; an empty message stays empty, since the type and the line still speak."""
+    told = getattr(error, "info", None)
+    if isinstance(told, ErrorInfo):
+        return told  # another process's exception, described where it was raised
     kind = type(error)
     module = "" if kind.__module__ in ("builtins", "__main__") else kind.__module__
     known = module.startswith("eagle3_agent.")

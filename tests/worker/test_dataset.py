@@ -1,0 +1,124 @@
+"""Rows to samples, without any library: numbering, truncation, what is refused as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eagle3_agent.worker import plan, rows
+from eagle3_agent.worker.conversations import ChatEncoder
+from eagle3_agent.worker.dataset import Bad, Dataset, Limits, Usable, digest
+from eagle3_agent.worker.errors import DataError
+from support import tiny
+from support.characters import CharacterTokenizer, chatml
+
+LIMITS = Limits(vocab=500, seq_length=100, max_model_len=100)
+
+
+def encoder() -> ChatEncoder:
+    return ChatEncoder(CharacterTokenizer(chatml))
+
+
+def test_truncation_cuts_mask_and_ids_alike_and_counts(tmp_path: Path) -> None:
+    path = tiny.write_jsonl(
+        tmp_path / "d.jsonl", [{"input_ids": list(range(9)), "loss_mask": [0, 1, 1] * 3}]
+    )
+    (row,) = Dataset(path, Limits(500, 4, 100), encoder)
+    assert isinstance(row, Usable)
+    assert list(row.sample.input_ids) == [0, 1, 2, 3]
+    assert list(row.sample.loss_mask) == [0, 1, 1, 0]
+    assert row.dropped == 5
+
+
+def test_rows_longer_than_the_model_can_hold_are_bad(tmp_path: Path) -> None:
+    path = tiny.write_jsonl(tmp_path / "d.jsonl", [{"input_ids": [1] * 60}])
+    assert list(Dataset(path, Limits(500, 100, 50), encoder)) == [
+        Bad(0, "line 1: 60 tokens, model.max_model_len is 50")
+    ]
+
+
+def test_numbers_are_places_in_the_data_and_max_samples_counts_bad_rows(tmp_path: Path) -> None:
+    items = [{"input_ids": [1]}, b"nonsense", b"   ", {"input_ids": [2]}, {"input_ids": [3]}]
+    path = tiny.write_jsonl(tmp_path / "d.jsonl", items)
+    found = list(Dataset(path, Limits(500, 100, 100, max_samples=3), encoder))
+    indexes = [row.index if isinstance(row, Bad) else row.sample.index for row in found]
+    assert indexes == [0, 1, 2]
+    assert [isinstance(row, Bad) for row in found] == [False, True, False]
+
+
+def test_a_byte_order_mark_and_crlf_are_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"input_ids": [1]}\r\n\r\n{"input_ids": [2]}')
+    found = [row for row in Dataset(path, LIMITS, encoder) if isinstance(row, Usable)]
+    assert [list(row.sample.input_ids) for row in found] == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"[" * 100_000, "nested too deep"),
+        (b'{"input_ids": [' + b"9" * 5000 + b"]}", "not JSON: "),
+        (b'{"input_ids": [true]}', "input_ids is no list of integers"),
+        (b'{"input_ids": [1.0]}', "input_ids is no list of integers"),
+        (b'{"input_ids": [123456789012345678901]}', "token id 123456789012345678901 is outside"),
+        (b'"text"', "not an object"),
+        (b'{"messages": [{"role": "assistant", "content": "x"}]}', "the first message is the"),
+    ],
+)
+def test_odd_lines_are_bad_rows(tmp_path: Path, line: bytes, reason: str) -> None:
+    path = tiny.write_jsonl(tmp_path / "d.jsonl", [line, {"input_ids": [1]}])
+    bad, good = Dataset(path, LIMITS, encoder)
+    assert isinstance(bad, Bad)
+    assert bad.reason.startswith(f"line 1: {reason}")
+    assert isinstance(good, Usable)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("d.csv", "a,b", "data.path must be a .jsonl or .parquet file or a dataset's folder"),
+        ("missing.jsonl", None, "cannot be read: No such file or directory"),
+        ("folder/other.txt", "x", "has no state.json"),
+        ("folder/state.json", "{", "state.json is broken"),
+        ("folder/dataset_dict.json", "{}", "holds the splits"),
+        ("folder/state.json", '{"_data_files": [{"filename": "../x"}]}', "outside its folder"),
+        (
+            "folder/state.json",
+            '{"_data_files": [{"filename": "x"}], "_indices_data_files": [{"filename": "i"}]}',
+            "flatten_indices",
+        ),
+    ],
+)
+def test_data_that_is_none_is_refused_as_a_whole(
+    tmp_path: Path, name: str, content: str | None, text: str
+) -> None:
+    file = tmp_path / name
+    if content is not None:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(content)
+    path = tmp_path / "folder" if name.startswith("folder") else file
+    with pytest.raises(DataError) as caught:
+        rows.fingerprint(path) if path.is_dir() else list(Dataset(path, LIMITS, encoder))
+    assert text in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_the_fingerprint_is_the_content(tmp_path: Path) -> None:
+    path = tiny.write_jsonl(tmp_path / "d.jsonl", [{"input_ids": [1]}])
+    before = rows.fingerprint(path)
+    assert rows.fingerprint(path) == before
+    path.write_bytes(path.read_bytes().replace(b"1", b"2"))
+    assert rows.fingerprint(path) != before
+
+
+def test_digests_tell_ids_from_each_other() -> None:
+    assert digest([1, 2]) != digest([2, 1])
+    assert digest([1, 2]) == digest((1, 2))
+    assert digest([258]) != digest([2, 1])
+
+
+def test_a_plan_without_a_usable_row_names_the_first_reason(tmp_path: Path) -> None:
+    path = tiny.write_jsonl(tmp_path / "d.jsonl", [b"x", b"y"])
+    with pytest.raises(DataError, match=r"none of the 2 rows of .* can be used; line 1: not JSON"):
+        plan.make(path, Dataset(path, LIMITS, encoder), tmp_path / "out")
