@@ -37,9 +37,9 @@ class Sources:
         roots = {}
         for name in packages or ("vllm", "speculators"):
             spec = importlib.util.find_spec(name)
-            places = list(spec.submodule_search_locations or ()) if spec else []
-            if places:
-                roots[name] = Path(places[0])
+            # a folder that happens to have the name has no origin: it is no package
+            if spec and spec.origin and spec.submodule_search_locations:
+                roots[name] = Path(spec.submodule_search_locations[0])
         return cls(roots)
 
     def module(self, name: str) -> ast.Module:

@@ -1,0 +1,36 @@
+"""Start speculators' own generator with all patches, or with some left out."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from eagle3_agent.worker.compat import registry
+from eagle3_agent.worker.compat.patch import Settings, generator_module
+
+
+def patched(without: Collection[str] = (), budget: int = 256) -> Any:
+    """The generator's module, fresh, with every needed patch but those left out.
+
+    ``budget``: tokens of one scheduler step at least; max_model_len where that is larger.
+    """
+    module: Any = importlib.reload(generator_module())
+    registry.apply([f for f in registry.findings() if f.patch not in without], Settings())
+    module.MIN_MAX_BATCHED_TOKENS = budget
+    return module
+
+
+def start(module: Any, folder: Path, layers: Sequence[int], **arguments: Any) -> Any:
+    arguments = {"max_model_len": 256, **arguments}
+    return module.VllmHiddenStatesGenerator(str(folder), list(layers), **arguments)
+
+
+def told(call: Callable[[], Any]) -> str:
+    """``Type: message`` of what the call raises; empty when it raises nothing."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,125 @@
+"""states.py REPORT FOLDER KIND DTYPE LAYERS: errors of every case for one engine start."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from eagle3_agent.worker.compat import registry
+from eagle3_agent.worker.compat.patch import Settings
+from support import vllm_inside as inside
+from support import vllm_library as library
+from support import vllm_tiny as tiny
+
+
+class Cases:
+    """One running generator and the truth to hold it against."""
+
+    def __init__(self, folder: Path, kind: str, dtype: str, layers: Sequence[int]) -> None:
+        self.layers = list(layers)
+        model = tiny.make(kind, folder / "model", dtype)
+        module = library.patched()
+        first = module.VllmHiddenStatesGenerator.generate
+        registry.apply(registry.findings(), Settings())
+        self.idempotent = module.VllmHiddenStatesGenerator.generate is first
+        began = time.monotonic()
+        self.generator = library.start(module, model, layers)
+        self.seconds = time.monotonic() - began
+        if kind == "deepseek":
+            self.everywhere(inside.native_rotary)
+        self.truth = tiny.Truth(model)
+
+    def everywhere(self, function: Any) -> Any:
+        return self.generator.executor.collective_rpc(function)
+
+    def check(self, rows: list[list[int]]) -> float:
+        """The worst relative error of all rows and layers of one call."""
+        worst = 0.0
+        for row, result in zip(rows, self.generator.generate(rows)):
+            assert result["input_ids"].tolist() == row
+            states = self.truth.states(row)
+            for layer, state in zip(self.layers, result["hidden_states"], strict=True):
+                worst = max(worst, tiny.error(state, states[layer]))
+        return worst
+
+    def neighbour(self, rows: list[list[int]]) -> float:
+        """The least error against the layer before: what an off-by-one would show as."""
+        least = float("inf")
+        for row, result in zip(rows, self.generator.generate(rows)):
+            states = self.truth.states(row)
+            for layer, state in zip(self.layers, result["hidden_states"]):
+                least = min(least, tiny.error(state, states[layer - 1]))
+        return least
+
+
+def data(cases: Cases) -> dict[str, float]:
+    rows = tiny.sequences
+    same = rows([120])[0]
+    return {
+        "mixed lengths": cases.check(rows([100, 17, 1, 50, 2])),
+        "second call": cases.check(rows([30, 31, 64], seed=1)),
+        "over the budget": cases.check(rows([100, 200, 250, 50], seed=2)),
+        "full length": cases.check(rows([256, 256, 255, 256], seed=3)),
+        "shared prefixes": cases.check([same, same, same[:89], [*same[:64], 3, 4, 5]]),
+        "shared prefixes, later call": cases.check([same, same[:100]]),
+        "more rows than slots": cases.check(rows([9] * 40, seed=4)),
+    }
+
+
+def refusals(cases: Cases) -> dict[str, Any]:
+    good = tiny.sequences([40, 60], seed=5)
+
+    def refused(row: list[int]) -> str:
+        return library.told(lambda: cases.generator.generate([good[0], row, good[1]]))
+
+    found: dict[str, Any] = {
+        "empty": refused([]),
+        "too long": refused([1] * 257),
+        "id past the vocabulary": refused([5, tiny.VOCAB]),
+        "negative id": refused([5, -1]),
+        "no rows": library.told(lambda: cases.generator.generate([])),
+    }
+    found["after refusals"] = cases.check(good)
+    cases.everywhere(inside.fail_once)
+    found["failing call"] = library.told(lambda: cases.generator.generate(good))
+    found["queued after it"] = len(cases.generator.scheduler.requests)
+    found["good call after it"] = cases.check(good)
+    found["requests that workers know"] = cases.everywhere(inside.known_requests)[0]
+    found["bare assert"] = library.told(lambda: cases.everywhere(inside.bare_assert))
+    found["good call at the end"] = cases.check(good)
+    return found
+
+
+def tensors(cases: Cases) -> dict[str, Any]:
+    """A caller may write into what it gets, and repeats are its own."""
+    states = cases.generator.generate(tiny.sequences([20]))[0]["hidden_states"]
+    before = [float(s.float().sum()) for s in states]
+    states[0].add_(1)
+    after = [float(s.float().sum()) for s in states]
+    return {
+        "changed": [b != a for b, a in zip(before, after)],
+        "dtype": str(states[0].dtype),
+        "own": [s.is_contiguous() for s in states],
+    }
+
+
+def main(report: str, folder: str, kind: str, dtype: str, layers: str) -> None:
+    cases = Cases(Path(folder), kind, dtype, json.loads(layers))
+    found = {
+        "init": cases.seconds,
+        "idempotent": cases.idempotent,
+        "data": data(cases),
+        "neighbour": cases.neighbour(tiny.sequences([100, 30])),
+        "refusals": refusals(cases),
+        "tensors": tensors(cases),
+    }
+    cases.generator.executor.shutdown()
+    Path(report).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

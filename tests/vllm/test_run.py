@@ -1,0 +1,102 @@
+"""A whole run with engine ``speculators``: run folder, supervisor, worker, files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eagle3_agent import runs
+from eagle3_agent.protocol.events import Failure, Patched, Plan, Stage
+from eagle3_agent.protocol.values import (
+    CaptureSection,
+    DataSection,
+    EngineSection,
+    HostSection,
+    ModelSection,
+    OutputSection,
+    Profile,
+)
+from eagle3_agent.runs import RunFolder
+from support import vllm_env
+from support.vllm_env import run_script
+
+LAYERS = (5, 1, 3, 7)
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLE3_HOME", str(tmp_path / "home"))
+
+
+def _profile(folder: Path) -> Profile:
+    return Profile(
+        name="tiny",
+        host=HostSection(str(vllm_env.interpreter()), vllm_env.ENVIRONMENT),
+        model=ModelSection(str(folder / "model"), max_model_len=256),
+        capture=CaptureSection(LAYERS),
+        data=DataSection(str(folder / "rows.jsonl"), seq_length=256),
+        output=OutputSection(str(folder / "out")),
+        engine=EngineSection("speculators"),
+    )
+
+
+def _supervised(profile: Profile) -> RunFolder:
+    folder = runs.create(profile, "speculators", attempt=1)
+    command = [sys.executable, "-E", "-s", str(vllm_env.AGENT), "supervise", str(folder.path)]
+    subprocess.run(command, check=True, timeout=200, stdin=subprocess.DEVNULL)
+    return folder
+
+
+def test_a_run_ends_completed_with_right_files(tmp_path: Path) -> None:
+    made = run_script("make.py", tmp_path, "llama", "float32")
+    folder = _supervised(_profile(tmp_path))
+    end = folder.exit()
+    assert end is not None
+    assert end.state == "completed", folder.output.read_text(errors="replace")[-4000:]
+    assert end.survivors == ()
+
+    events = [event for _, event in folder.read_events()]
+    assert [(p.total, p.tokens) for p in events if isinstance(p, Plan)] == [
+        (made["rows"], made["tokens"])
+    ]
+    done = [e.name for e in events if isinstance(e, Stage) and e.status == "done"]
+    assert done == ["load", "load", "warmup", "extract", "write", "done"]
+    patched = {e.finding.patch: e.applied for e in events if isinstance(e, Patched)}
+    assert patched.pop("speculators/request-arguments") is False
+    assert len(patched) >= 18
+    assert all(patched.values())
+
+    found = run_script("compare.py", tmp_path, json.dumps(LAYERS))
+    print(found)
+    assert found["wrong"] == []
+    assert found["files"] == made["rows"]
+    assert found["worst"] <= 1e-5
+
+
+def test_a_load_that_fails_says_what_and_where(tmp_path: Path) -> None:
+    run_script("make.py", tmp_path, "llama", "float32")
+    config = tmp_path / "model" / "config.json"
+    # twice the width of what the shards hold: vLLM ends this in a bare assert
+    config.write_text(
+        config.read_text().replace('"intermediate_size": 96', '"intermediate_size": 192')
+    )
+    folder = _supervised(_profile(tmp_path))
+    end = folder.exit()
+    assert end is not None
+    assert end.state == "failed"
+    failures = [e for _, e in folder.read_events() if isinstance(e, Failure)]
+    assert len(failures) == 1
+    error = failures[0].error
+    print(error)
+    assert error.type == "AssertionError"
+    assert error.rank == 0
+    assert error.where is not None
+    assert "/vllm/" in error.where.file
+    assert error.where.line > 0
+    assert "assert" in error.where.source
+    assert "Traceback" in error.traceback
+    assert not list((tmp_path / "out").glob("data_*"))
