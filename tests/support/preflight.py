@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from eagle3_agent.preflight import Ask, runner
@@ -43,3 +46,20 @@ def gather(probe: Probe[Any], asked: Profile, *, deep: bool = False) -> Facts:
     """What this probe finds, run as the preflight runs it."""
     facts, _ = runner.gather((probe,), Ask(asked, deep))
     return facts
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait for it; raises AssertionError when it does not come to pass."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    """Dead, reaped or not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"

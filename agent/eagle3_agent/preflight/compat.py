@@ -6,21 +6,24 @@ what it found is judged here.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from eagle3_agent import archive, runs
-from eagle3_agent.protocol import ProtocolError, dumps
+from eagle3_agent import archive
+from eagle3_agent.protocol import ProtocolError, dumps, from_json
 from eagle3_agent.protocol.values import PatchFinding, Profile, Verdict
 
 from . import bounded, engine, interpreter_facts
 from .check import Ask, Check, Facts, Probe
+from .files import open_regular
 from .text import listed, plural, show
 
-#: Seconds: importing vLLM from a cold disk takes most of them.
-TIMEOUT = 60.0
+#: Seconds for the worker's probe: reading vLLM from a cold network disk takes most of them.
+WORKER_TIMEOUT = 50.0
+
+_REPORT_LIMIT = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def _probe_worker(profile: Profile) -> tuple[WorkerReport | None, str]:
         argv = [profile.host.python, "-m", "eagle3_agent.worker", "probe", "--report", report]
         answer = bounded.run(
             argv,
-            timeout=TIMEOUT - interpreter_facts.TIMEOUT,
+            timeout=WORKER_TIMEOUT,
             stdin=dumps({"profile": profile}).encode("ascii"),
             env=env,
             cwd=folder,
@@ -79,10 +82,20 @@ def _probe_worker(profile: Profile) -> tuple[WorkerReport | None, str]:
         if answer.cut:
             return None, f"the worker's probe was killed: too much {answer.cut}"
         try:
-            return runs.read_value(Path(report), WorkerReport), ""
-        except (OSError, ProtocolError) as error:
+            return _read(report), ""
+        except (ValueError, RecursionError, ProtocolError) as error:
+            return None, f"the worker's probe wrote a report that cannot be read: {error}"
+        except OSError as error:
             words = answer.last_words() or str(error)
             return None, f"the worker's probe ended with status {answer.status}: {words}"
+
+
+def _read(path: str) -> WorkerReport:
+    file, size = open_regular(path)
+    with file:
+        if size > _REPORT_LIMIT:
+            raise ValueError(f"a report of {size} bytes")
+        return from_json(WorkerReport, json.loads(file.read(_REPORT_LIMIT)))
 
 
 def judge(facts: Facts, profile: Profile) -> Verdict:
@@ -122,7 +135,9 @@ def _cannot_tell(saw: str) -> Verdict:
     )
 
 
-PROBE = Probe("compat", CompatFacts, _collect, timeout=TIMEOUT)
+PROBE = Probe(
+    "compat", CompatFacts, _collect, timeout=interpreter_facts.TIMEOUT + WORKER_TIMEOUT + 4
+)
 
 CHECK = Check(
     id="compat",

@@ -131,7 +131,7 @@ def _read(probe: Probe[Any], answer: bounded.Answer) -> tuple[Any, str]:
         return None, f"its probe ended with status {answer.status}: {words}"
     try:
         return from_json(probe.facts, json.loads(answer.stdout)), ""
-    except (ValueError, ProtocolError) as error:
+    except (ValueError, RecursionError, ProtocolError) as error:
         return None, f"its probe's answer cannot be read: {show(str(error))}"
 
 

@@ -1,0 +1,365 @@
+"""The data: verdicts from facts, and real files of every format, whole and broken."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagle3_agent.preflight import arrow, data, data_facts, jsonl, parquet, tally
+from eagle3_agent.preflight.check import Facts, known
+from eagle3_agent.preflight.data_facts import PROBE, DataFacts
+from eagle3_agent.preflight.model_facts import PROBE as MODEL
+from eagle3_agent.preflight.model_facts import ModelFacts
+from eagle3_agent.preflight.tally import Limits, Tally
+from eagle3_agent.protocol.values import Profile, Verdict
+from support.preflight import gather, profile
+
+#: Written by datasets 5.0.1 (save_to_disk) and pyarrow 26: 4 rows of 3, 5, 0 and 8 token ids
+#: with loss_mask; 3 conversations of 2 messages.
+SAVED = Path(__file__).with_name("data")
+
+CHAT = {
+    "messages": [
+        {"role": "user", "content": "a" * 40},
+        {"role": "assistant", "content": "b" * 40},
+    ]
+}
+SHAREGPT = {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yes"}]}
+IDS = {"input_ids": [1, 2, 3], "loss_mask": [0, 1, 1]}
+
+
+def verdict(seen: DataFacts, asked: Profile | None = None, vocab: int | None = 100) -> Verdict:
+    facts = known((PROBE, seen), (MODEL, ModelFacts("/m", vocab=vocab)))
+    return data.CHECK.decide(facts, asked or profile())
+
+
+def jsonl_facts(**changes: Any) -> DataFacts:
+    return DataFacts(
+        "/d", kind="JSONL", size=1000, rows=10, tokens=500, tokens_exact=True,
+        tokens_from="counted input_ids", tally=Tally(rows=10, input_ids=10, **changes),
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------ verdicts
+
+
+def test_sound_data_passes_with_its_figures() -> None:
+    found = verdict(jsonl_facts())
+    assert found.status == "pass"
+    assert found.saw == "JSONL, 10 samples, 500 tokens (counted input_ids)"
+
+
+def test_a_part_is_told_as_a_part() -> None:
+    seen = replace(jsonl_facts(), whole=False, looked_at=2**25, size=20 * 2**30, tokens_exact=False)
+    found = verdict(seen)
+    assert "about 500 tokens" in found.saw
+    assert "read the first 32.0 MiB of 20.0 GiB" in found.saw
+
+
+def test_data_that_cannot_be_used_blocks_with_the_reason() -> None:
+    found = verdict(DataFacts("/d", problem="does not exist"))
+    assert (found.status, found.saw) == ("block", "/d does not exist")
+
+
+def test_broken_rows_warn_and_the_first_is_named() -> None:
+    found = verdict(jsonl_facts(broken=2, broken_at="line 7", broken_why="not JSON: x"))
+    assert found.status == "warn"
+    assert "2 of 10 rows cannot be used, the first at line 7: not JSON: x" in found.saw
+
+
+def test_nothing_but_broken_rows_blocks() -> None:
+    found = verdict(jsonl_facts(broken=10, broken_at="line 1", broken_why="not JSON"))
+    assert found.status == "block"
+    assert "none of 10 rows" in found.saw
+    assert "input_ids" in found.todo
+
+
+def test_a_file_of_blank_lines_blocks() -> None:
+    assert verdict(DataFacts("/d", kind="JSONL")).status == "block"
+
+
+def test_an_id_outside_the_vocabulary_warns_and_is_named() -> None:
+    found = verdict(jsonl_facts(largest_id=100, largest_id_at="line 3"))
+    assert found.status == "warn"
+    assert "token id 100 at line 3 is outside the model's vocabulary of 100" in found.saw
+    assert verdict(jsonl_facts(largest_id=99)).status == "pass"
+    assert verdict(jsonl_facts(largest_id=100), vocab=None).status == "pass"
+
+
+def test_samples_longer_than_the_model_takes_warn() -> None:
+    asked = profile(data_seq_length=4096, model_max_model_len=2048)
+    assert verdict(jsonl_facts(longest=3000), asked).status == "warn"
+    assert verdict(jsonl_facts(longest=2048), asked).status == "pass"
+
+
+def test_mostly_cut_samples_warn() -> None:
+    found = verdict(jsonl_facts(cut=6, longest=9000))
+    assert found.status == "warn"
+    assert "longest 9 000" in found.saw
+    assert verdict(jsonl_facts(cut=5)).status == "pass"
+
+
+def test_the_model_is_wanted_and_not_needed() -> None:
+    assert data.CHECK.decide(known((PROBE, jsonl_facts())), profile()).status == "pass"
+    silent = Facts(silent={"data": "did not answer within 30 s"})
+    assert data.CHECK.decide(silent, profile()).status == "block"
+
+
+# ------------------------------------------------------------------ rows
+
+
+@pytest.mark.parametrize(
+    ("row", "tokens"),
+    [
+        (CHAT, 20),
+        (SHAREGPT, 1),
+        (IDS, 3),
+        ({"input_ids": [0]}, 1),
+        ({"messages": [{"role": "assistant", "content": [{"text": "abcd"}, "efgh"]}]}, 2),
+        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]}, 1),
+    ],
+)
+def test_usable_rows(row: dict[str, Any], tokens: int) -> None:
+    assert tally.look(row).tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ([], "a list"),
+        ("x", "a string"),
+        (None, "null"),
+        (True, "a boolean"),
+        (7, "a number"),
+        ({}, "keys: "),
+        ({"text": "x"}, "'text'"),
+        ({"messages": []}, "empty conversation"),
+        ({"messages": "x"}, "is a list"),
+        ({"messages": [5]}, "message 1 is no object"),
+        ({"messages": [{"role": "wizard", "content": "x"}]}, "role 'wizard'"),
+        ({"messages": [{"content": "x"}]}, "role None"),
+        ({"messages": [{"role": "user", "content": "x"}]}, "no assistant turn"),
+        ({"messages": [{"role": "assistant", "content": 5}]}, "no text"),
+        ({"messages": [{"role": "assistant", "content": [{}]}]}, "no text"),
+        ({"input_ids": []}, "empty"),
+        ({"input_ids": "1 2"}, "no list of integers"),
+        ({"input_ids": [1, True]}, "no list of integers"),
+        ({"input_ids": [1, -1]}, "negative"),
+        ({"input_ids": [1], "loss_mask": 1}, "no list"),
+        ({"input_ids": [1, 2], "loss_mask": [1]}, "1 entries, input_ids 2"),
+    ],
+)
+def test_rows_that_the_worker_will_skip(row: Any, words: str) -> None:
+    with pytest.raises(tally.Unusable, match=words):
+        tally.look(row)
+
+
+# ------------------------------------------------------------------ real files
+
+
+def look(path: Path | str, *, deep: bool = False, **changes: Any) -> tuple[DataFacts, Verdict]:
+    asked = profile(data_path=str(path), **changes)
+    facts = gather(PROBE, asked, deep=deep)
+    return facts.get(PROBE), data.CHECK.decide(facts, asked)
+
+
+def lines(path: Path, *rows: Any) -> Path:
+    path.write_text("".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows))
+    return path
+
+
+def test_one_broken_line_is_counted_and_named(tmp_path: Path) -> None:
+    seen, found = look(lines(tmp_path / "d.jsonl", CHAT, "", '{"messages": [', IDS, SHAREGPT))
+    assert (seen.tally.rows, seen.tally.broken, seen.tally.broken_at) == (4, 1, "line 3")
+    assert found.status == "warn"
+    assert "line 3: not JSON" in found.saw
+
+
+def test_tokens_of_ids_are_exact_and_cut_at_seq_length(tmp_path: Path) -> None:
+    rows = [{"input_ids": [1] * n} for n in (3, 10, 5)]
+    seen, _ = look(lines(tmp_path / "d.jsonl", *rows), data_seq_length=5)
+    assert (seen.tokens, seen.tokens_exact, seen.tally.cut, seen.tally.longest) == (13, True, 1, 10)
+
+
+def test_tokens_of_conversations_are_an_estimate_that_says_so(tmp_path: Path) -> None:
+    seen, found = look(lines(tmp_path / "d.jsonl", CHAT, CHAT))
+    assert (seen.tokens, seen.tokens_exact) == (40, False)
+    assert "about 40 tokens (4 characters a token)" in found.saw
+
+
+def test_only_the_samples_of_the_run_are_looked_at(tmp_path: Path) -> None:
+    seen, found = look(lines(tmp_path / "d.jsonl", IDS, IDS, "{broken"), data_max_samples=2)
+    assert (seen.rows, seen.tokens, seen.whole) == (2, 6, True)
+    assert found.status == "pass"
+
+
+def test_a_large_file_is_read_in_part_and_in_whole_when_asked_deep(tmp_path: Path) -> None:
+    row = {"input_ids": [7] * 50_000}
+    count = data_facts.QUICK_BYTES // len(json.dumps(row)) + 40
+    path = lines(tmp_path / "d.jsonl", *[row] * count)
+    quick, _ = look(path, data_seq_length=50_000)
+    assert not quick.whole
+    assert quick.rows == pytest.approx(count, abs=2)
+    assert quick.tokens == pytest.approx(count * 50_000, rel=0.01)
+    deep, _ = look(path, data_seq_length=50_000, deep=True)
+    assert (deep.whole, deep.rows, deep.tokens) == (True, count, count * 50_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("d.jsonl", b"", "is empty (0 bytes)"),
+        ("d.jsonl", b"\n \n\n", "only blank lines"),
+        ("d.jsonl", b"no json\nat all\n", "none of 2 rows"),
+        ("d.jsonl", b"\xff\xfe\x00a", "UTF-16"),
+        ("d.jsonl", b"\x80\x81\n", "not UTF-8 at byte 1"),
+        ("d.jsonl", b"[" * 100_000 + b"\n", "one JSON array"),
+        ("d.jsonl", b'{"a":' * 100_000 + b"\n", "nested too deep"),
+        ("d.jsonl", b'{"input_ids": [' + b"9" * 10_000 + b"]}\n", "none of 1 row"),
+        ("d.json", b'[{"messages": []}]', "one JSON array"),
+        ("d.jsonl", gzip.compress(b"{}"), "gzip"),
+        ("d.jsonl", b"PAR1 and so on PAR1", "parquet file by its first bytes"),
+        ("d.csv", b"a,b\n", "'.csv'"),
+        ("d", b"a", "''"),
+        ("d.parquet", b"PAR1", "PAR1"),
+        ("d.parquet", b"{}" * 20, "does not begin like parquet"),
+        ("d.parquet", b"PAR1" + bytes(30) + b"\xff\xff\xff\x7fPAR1", "footer has"),
+        ("d.parquet", b"PAR1" + b"\x99" * 30 + b"\x1e\0\0\0PAR1", "cannot be understood"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_file_that_is_no_data(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    found = look(path)[1]
+    assert found.status == "block"
+    assert words in found.saw
+    assert found.todo
+
+
+def test_what_is_no_file_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.jsonl")
+    assert "not a regular file" in look(tmp_path / "fifo.jsonl")[1].saw
+    assert "not a regular file" in look("/dev/zero")[1].saw
+    assert "does not exist" in look(tmp_path / "none.jsonl")[1].saw
+    assert "without state.json" in look(tmp_path)[1].saw
+    assert "a whole path" in look("data/train.jsonl")[1].saw
+
+
+def test_a_line_without_end_is_passed_over_in_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    with path.open("wb") as file:
+        for _ in range(jsonl.MAX_LINE // 2**20 + 2):
+            file.write(b"x" * 2**20)
+        file.write(b"\n" + json.dumps(IDS).encode() + b"\n")
+    seen, found = look(path)
+    assert (seen.tally.rows, seen.tally.broken) == (2, 1)
+    assert f"line 1: longer than {jsonl.MAX_LINE} bytes" in found.saw
+
+
+def test_hostile_rows_come_out_printable(tmp_path: Path) -> None:
+    seen, found = look(lines(tmp_path / "d.jsonl", {"\x1b[2J\n\u202e": 1}, IDS))
+    assert seen.tally.broken == 1
+    assert "\x1b" not in found.saw
+    assert "\u202e" not in found.saw
+
+
+# ------------------------------------------------------------------ columnar files
+
+
+def test_a_saved_dataset_is_counted_from_its_headers() -> None:
+    seen, found = look(SAVED / "arrow_ids")
+    assert (seen.kind, seen.rows, seen.tokens) == ("Arrow dataset", 4, 16)
+    assert found.status == "pass"
+    assert look(SAVED / "arrow_ids", data_max_samples=2)[0].tokens == 8
+
+
+def test_a_parquet_file_is_counted_from_its_footer() -> None:
+    seen, _ = look(SAVED / "ids.parquet")
+    assert (seen.kind, seen.rows, seen.tokens) == ("parquet", 4, 17)  # an empty list counts as one
+    chat, _ = look(SAVED / "chat.parquet")
+    assert chat.rows == 3
+    assert chat.tokens is not None
+    assert "4 bytes of the columns a token" in chat.tokens_from
+
+
+def test_columns_and_list_lengths() -> None:
+    table = arrow.read(str(SAVED / "chat.arrow"))
+    assert (table.rows, table.columns, table.values) == (3, ("id", "messages"), {"messages": 6})
+    assert parquet.read(str(SAVED / "chat.parquet")).columns == ("id", "messages")
+
+
+def saved(tmp_path: Path, state: Any = None) -> Path:
+    folder = tmp_path / "saved"
+    shutil.copytree(SAVED / "arrow_ids", folder)
+    if state is not None:
+        (folder / "state.json").write_text(state if isinstance(state, str) else json.dumps(state))
+    return folder
+
+
+def test_a_saved_dataset_that_is_cut_off(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    file = folder / "data-00000-of-00001.arrow"
+    os.truncate(file, file.stat().st_size - 40)
+    found = look(folder)[1]
+    assert found.status == "block"
+    assert "cut off" in found.saw
+    file.unlink()
+    assert "No such file" in look(folder)[1].saw
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("{", "cannot be understood"),
+        ([], "cannot be understood"),
+        ({"_data_files": [{}]}, "cannot be understood"),
+        ({"_data_files": [{"filename": "../../etc/passwd"}]}, "outside it"),
+        ({"_data_files": []}, "the columns none"),
+        ({"_data_files": [], "_indices_files": ["x"]}, "an index of rows"),
+    ],
+)
+def test_a_saved_dataset_with_a_wrong_state(tmp_path: Path, state: Any, words: str) -> None:
+    found = look(saved(tmp_path, state))[1]
+    assert found.status == "block"
+    assert words in found.saw
+
+
+def test_a_folder_of_splits_says_which_there_are(tmp_path: Path) -> None:
+    (tmp_path / "dataset_dict.json").write_text("{}")
+    (tmp_path / "train").mkdir()
+    (tmp_path / "test").mkdir()
+    assert "the splits test, train" in look(tmp_path)[1].saw
+
+
+@pytest.mark.parametrize("name", ["arrow_ids/data-00000-of-00001.arrow", "ids.parquet"])
+def test_no_damage_to_a_columnar_file_is_more_than_a_bad_file(tmp_path: Path, name: str) -> None:
+    whole = (SAVED / name).read_bytes()
+    chance = random.Random(7)  # noqa: S311
+    path = tmp_path / "x"
+    read = parquet.read if name.endswith("parquet") else arrow.read
+    for _ in range(1500):
+        damaged = bytearray(whole[: chance.randrange(len(whole)) or None])
+        for _ in range(chance.randrange(6)):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            read(str(path))
+        except (arrow.BadFile, parquet.BadFile):
+            pass
+
+
+def test_limits_are_what_the_profile_says() -> None:
+    counter = tally.Counter(Limits(seq_length=2, max_samples=1))
+    assert not counter.full()
+    counter.add("line 1", IDS)
+    assert counter.full()
+    assert counter.result().exact_tokens == 2
