@@ -85,8 +85,10 @@ def worker_python() -> Path | None:
     named = os.environ.get("EAGLE3_WORKER_PYTHON")
     if named:
         return Path(named)
-    python = demo.files().python
-    return python if python.exists() else None
+    made = demo.files()
+    # the stamp is written last: without it the environment is half made
+    ready = (made.python.parents[1] / ".ready").exists()
+    return made.python if ready else None
 
 
 def run_python(python: Path, code: str, *args: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,14 +101,17 @@ def test_sigterm_stops_cleanly(run: RunFolder, tmp_path: Path) -> None:
     assert b"Traceback" not in run.output.read_bytes()
 
 
+#: A mount namespace of one's own needs no root, unless the kernel or a container forbids it.
+_OWN_MOUNTS = ["unshare", "--mount", "--map-root-user"]
+
 _SMALL_DISK = """
 set -e
-mkdir -p "$1"
+mkdir "$1"
 mount -t tmpfs -o size=512k tmpfs "$1"
 output=$1 listing=$2
 shift 2
 "$@" && status=0 || status=$?
-ls -A "$output" > "$listing"
+ls -A "$output/states" > "$listing"
 exit $status
 """
 
@@ -117,10 +121,12 @@ def test_a_full_disk_ends_the_run_at_once(run: RunFolder, tmp_path: Path) -> Non
     tiny.change_profile(
         run, lambda p: replace(p, output=replace(p.output, dir=str(output / "states")))
     )
-    # a mount of our own, gone with the process
-    own = ["unshare", "--mount", "--map-root-user"]
-    wrap = [*own, "sh", "-c", _SMALL_DISK.replace('ls -A "$output"', 'ls -A "$output/states"')]
-    status = tiny.work(run, wrap=[*wrap, "sh", str(output), str(listing)])
+    allowed = subprocess.run([*_OWN_MOUNTS, "true"], capture_output=True, text=True, check=False)
+    if allowed.returncode:
+        pytest.skip(f"no mount namespace here: {allowed.stderr.strip()}")
+    # the mount is gone with the process
+    wrap = [*_OWN_MOUNTS, "sh", "-c", _SMALL_DISK, "sh", str(output), str(listing)]
+    status = tiny.work(run, wrap=wrap)
 
     assert status == 1, run.output.read_text()
     error = tiny.failure(run).error
