@@ -5,8 +5,7 @@ from __future__ import annotations
 from .address import parse_address
 from .hosts import AskHostKey, AskSecret, Host
 from .local import LocalHost
-from .ssh import SshHost
-from .ssh_config import SshFiles
+from .ssh import SshFiles, SshHost
 
 
 def host_for(

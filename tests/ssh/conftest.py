@@ -11,7 +11,7 @@ import pytest
 from eagle3_console.address import Address
 from eagle3_console.hosts import HostKeyQuestion, SecretQuestion
 from eagle3_console.ssh import SshHost
-from eagle3_console.ssh_config import SshFiles
+from eagle3_console.ssh.config import SshFiles
 from support import sshd
 from support.sshd import Sshd
 

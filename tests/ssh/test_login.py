@@ -342,7 +342,7 @@ async def test_no_such_name(user: User) -> None:
 async def test_a_host_that_never_answers(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
-    monkeypatch.setattr("eagle3_console.ssh.CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr("eagle3_console.ssh.errors.CONNECT_TIMEOUT", 0.5)
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(1)
@@ -367,7 +367,7 @@ async def test_max_sessions(make: Callable[..., Sshd], user: User) -> None:
 
 
 def test_the_real_home_is_the_default() -> None:
-    from eagle3_console.ssh_config import SshFiles
+    from eagle3_console.ssh.config import SshFiles
 
     files = SshFiles()
     assert files.folder == Path("~/.ssh").expanduser()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_console.known_hosts import fingerprint, look_up, remember, spelled
+from eagle3_console.ssh.known_hosts import fingerprint, look_up, remember, spelled
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIGtleQ=="
 OTHER = "AAAAC3NzaC1lZDI1NTE5AAAAIG90aGVy"
