@@ -60,9 +60,10 @@ def join() -> socket.socket:
         while True:
             sock = _connect()
             if sock is not None:
-                if asked or _current() or not _retire(deadline):
+                if asked or _current():
                     return sock
-                sock.close()
+                sock.close()  # or this process would be the client that keeps the daemon
+                _retire(deadline)
                 asked = True
             elif time.monotonic() > deadline:
                 raise Unavailable(
@@ -94,31 +95,34 @@ def _current() -> bool:
     return lease is None or lease.archive == archive.name()
 
 
-def _retire(deadline: float) -> bool:
-    """Ask a daemon of another archive to leave; False when it is needed and stays."""
+def _retire(deadline: float) -> None:
+    """Ask a daemon of another archive to leave, which it does not while it is needed."""
     sock = _connect()
     if sock is None:
-        return True
+        return
     with sock, sock.makefile("rb") as lines:
         sock.settimeout(max(0.1, deadline - time.monotonic()))
         try:
             sock.sendall(encode(StopAgent(1, only_idle=True)))
             reply = decode_message(lines.readline())
         except (OSError, ProtocolError):
-            return False
-    if not isinstance(reply, Done):
-        return False
+            return
+    if isinstance(reply, Done):
+        _await_lock(deadline)
+
+
+def _await_lock(deadline: float) -> None:
+    """Wait until the daemon that is leaving has left."""
     fd = os.open(lock_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
+                return
             except BlockingIOError:
                 time.sleep(0.05)
     finally:
         os.close(fd)
-    return True
 
 
 def _start(deadline: float) -> None:

@@ -288,6 +288,15 @@ class Wire:
             data += chunk.raw()
         return data
 
+    def whole_until(self, run: str, stream: StreamName, size: int) -> bytes:
+        """The first ``size`` bytes or some more, of a run that goes on."""
+        data = b""
+        for chunk in self.read_stream(run, stream):
+            data += chunk.raw()
+            if len(data) >= size:
+                break
+        return data
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             if self.process.stdin:

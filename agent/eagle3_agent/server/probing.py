@@ -42,7 +42,7 @@ async def preflight(profile: Profile, deep: bool = False) -> Outcome:
     request = dumps({"profile": profile, "deep": deep}).encode("ascii")
     limit = _DEEP_PREFLIGHT if deep else _PREFLIGHT
     answer = await ask(archive.command("preflight"), stdin=request, timeout=limit)
-    if answer.status not in (0, 1):
+    if answer.status not in (0, 1) or not answer.stdout.strip():
         raise _no_answer("The preflight", answer, limit)
     return _parse(Outcome, answer.stdout, "The preflight")
 
