@@ -64,7 +64,7 @@ def test_a_run_ends_completed_with_right_files(tmp_path: Path) -> None:
         (made["rows"], made["tokens"])
     ]
     done = [e.name for e in events if isinstance(e, Stage) and e.status == "done"]
-    assert done == ["load", "load", "warmup", "extract", "write", "done"]
+    assert list(dict.fromkeys(done)) == ["load", "warmup", "extract", "write", "done"]
     patched = {e.finding.patch: e.applied for e in events if isinstance(e, Patched)}
     assert patched.pop("speculators/request-arguments") is False
     assert len(patched) >= 18
@@ -80,10 +80,8 @@ def test_a_run_ends_completed_with_right_files(tmp_path: Path) -> None:
 def test_a_load_that_fails_says_what_and_where(tmp_path: Path) -> None:
     run_script("make.py", tmp_path, "llama", "float32")
     config = tmp_path / "model" / "config.json"
-    # twice the width of what the shards hold: vLLM ends this in a bare assert
-    config.write_text(
-        config.read_text().replace('"intermediate_size": 96', '"intermediate_size": 192')
-    )
+    # more ids than the shards hold rows: vLLM ends this in a bare assert
+    config.write_text(config.read_text().replace('"vocab_size": 500', '"vocab_size": 600'))
     folder = _supervised(_profile(tmp_path))
     end = folder.exit()
     assert end is not None
@@ -93,6 +91,7 @@ def test_a_load_that_fails_says_what_and_where(tmp_path: Path) -> None:
     error = failures[0].error
     print(error)
     assert error.type == "AssertionError"
+    assert error.message == ""
     assert error.rank == 0
     assert error.where is not None
     assert "/vllm/" in error.where.file

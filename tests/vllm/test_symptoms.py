@@ -1,4 +1,4 @@
-"""Each patch is there for something: what happens without it, on vLLM 0.16.0 x speculators 0.3.0."""
+"""Each patch is there for something: what happens without it, on the supported pair."""
 
 from __future__ import annotations
 
