@@ -173,6 +173,17 @@ def test_a_probe_that_hangs_is_silent_at_its_timeout(monkeypatch: pytest.MonkeyP
     assert time.monotonic() - began < 3.0
 
 
+def test_a_deep_preflight_gives_a_probe_the_time_that_it_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "_CHILD", "import time; time.sleep(1); print('{\"number\": 2}')")
+    probe = replace(SIMPLE, timeout=0.3, deep_timeout=20.0)
+    quick, _ = runner.gather((probe,), Ask(profile()))
+    deep, _ = runner.gather((probe,), Ask(profile(), deep=True))
+    assert quick.silent == {"simple": "did not answer within 0.3 s"}
+    assert deep.get(SIMPLE) == Simple(2)
+
+
 def test_a_probe_that_cannot_be_started_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent")
     facts, _ = runner.gather((SIMPLE,), Ask(profile()))

@@ -36,6 +36,8 @@ class Probe(Generic[T]):
     """Reads the host.  Expected trouble is a fact; an exception makes the probe silent."""
     timeout: float
     """Seconds after which it is killed; its checks then say that it did not answer."""
+    deep_timeout: float | None = None
+    """The same in a deep preflight, where it looks at more."""
 
 
 @dataclass(frozen=True)

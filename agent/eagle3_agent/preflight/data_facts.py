@@ -208,4 +208,4 @@ def _columnar(path: str, kind: str, table: _Table, ask: Ask) -> DataFacts:
     )
 
 
-PROBE = Probe("data", DataFacts, _collect, timeout=30.0)
+PROBE = Probe("data", DataFacts, _collect, timeout=30.0, deep_timeout=1800.0)

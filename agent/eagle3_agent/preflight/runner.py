@@ -76,6 +76,8 @@ def judge(
 
 def gather(probes: Sequence[Probe[Any]], ask: Ask) -> tuple[Facts, dict[str, float]]:
     """Run the probes at the same time; facts, and the seconds that each took."""
+    if ask.deep:
+        probes = [replace(p, timeout=p.deep_timeout or p.timeout) for p in probes]
     answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
     request = dumps(ask).encode("ascii")
     began = time.monotonic()
