@@ -1,4 +1,4 @@
-"""Bring the agent to a host: build its archive, find a Python there, ship, start, attach.
+"""Bring the agent to a host: find a Python there, ship the archive, start it, attach.
 
 A host that already has this archive costs one exec; a new one costs two.  No
 datum ever passes through the login shell's language: the one command is
@@ -10,25 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
-import hashlib
 import importlib.resources
-import importlib.util
-import io
 import json
 import re
 import secrets
 import shlex
-import tarfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from eagle3_agent.protocol import MAGIC, ProtocolError, from_json
 from eagle3_agent.protocol.values import Problem
 
+from .archive import Archive
 from .errors import ConsoleError
 from .hosts import Channel, Host, connect_error, printable
 
@@ -40,76 +34,7 @@ STEP_TIMEOUT = 90.0
 """Seconds for any later step: a Python over a slow network file system takes its time."""
 _MAX_LINE = 16 * 1024
 
-_MAIN = b'''"""Runs the agent: ``python FOLDER COMMAND``."""
-
-from eagle3_agent.__main__ import main
-
-if __name__ == "__main__":
-    main()
-'''
-
 Mode = Literal["attach", "install", "repair"]
-
-
-# ---------------------------------------------------------------------- the archive
-
-
-@dataclass(frozen=True)
-class Archive:
-    """The agent as it travels."""
-
-    name: str
-    """First 16 hex digits of the sha256 of ``tar``: the folder's name on the host."""
-    tar: bytes
-
-    @functools.cached_property
-    def packed(self) -> bytes:
-        return zlib.compress(self.tar, 6)
-
-
-@functools.lru_cache(maxsize=1)
-def agent_archive() -> Archive:
-    """The installed agent and pynvml; the same files give the same bytes on every machine."""
-    agent = _package_folder("eagle3_agent")
-    members = {
-        f"eagle3_agent/{path.relative_to(agent).as_posix()}": path.read_bytes()
-        for path in agent.rglob("*.py")
-    }
-    members["__main__.py"] = _MAIN
-    spec = importlib.util.find_spec("pynvml")
-    if spec is not None and spec.origin:
-        members["vendor/pynvml.py"] = Path(spec.origin).read_bytes()
-    return build_archive(members)
-
-
-def build_archive(members: dict[str, bytes]) -> Archive:
-    """A tar of plain files: sorted, no times, no owners, one mode."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:", format=tarfile.USTAR_FORMAT) as tar:
-        for name in sorted(members):
-            info = tarfile.TarInfo(name)
-            info.size = len(members[name])
-            info.mode = 0o600
-            tar.addfile(info, io.BytesIO(members[name]))
-    data = out.getvalue()
-    return Archive(hashlib.sha256(data).hexdigest()[:16], data)
-
-
-def _package_folder(name: str) -> Path:
-    spec = importlib.util.find_spec(name)
-    if spec is None or not spec.submodule_search_locations:
-        raise ConsoleError(
-            Problem(
-                "This console is not installed whole",
-                f"Its package {name} is missing.",
-                "Install eagle3-console again.",
-                "internal",
-            )
-        )
-    return Path(spec.submodule_search_locations[0])
-
-
-# ---------------------------------------------------------------------- attaching
 
 
 @dataclass(frozen=True)

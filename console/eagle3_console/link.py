@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import itertools
 import logging
 import random
 import time
@@ -33,7 +34,8 @@ from eagle3_agent.protocol.messages import (
 )
 from eagle3_agent.protocol.values import RunSummary
 
-from .deploy import Archive, Attached, agent_archive, attach
+from .archive import Archive, agent_archive
+from .deploy import Attached, attach
 from .errors import ConsoleError, error
 from .hosts import Host, Refused, connect_error, printable
 from .linkstate import Connecting, LinkState, Live, Offline, Piece, Reconnecting
@@ -50,6 +52,9 @@ _CLIENT = "eagle3-console"
 _REPEATABLE = (AgentStatus, GetCompat, GetRun, ListRuns, RunPreflight, SampleHost)
 
 _log = logging.getLogger(__name__)
+# without a handler, Python would write warnings into the terminal that the TUI draws on
+for _name in ("eagle3_console", "asyncssh"):
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 class Link:
@@ -134,6 +139,9 @@ class Link:
         except ConsoleError as problem:
             self._end(problem)
             raise
+        if self._closed:
+            await session.close()
+            raise self._gone()
         self._enter(session, welcome)
         self._keeper = asyncio.create_task(self._keep(session))
         return welcome
@@ -183,21 +191,22 @@ class Link:
         while True:
             why = await asyncio.shield(session.lost)
             self._leave(session)
-            since = time.time()
-            await session.close()
-            mended = await self._mend(why, since)
+            mended = await self._mend(why, session)
             if mended is None:
                 return
             session = mended
 
-    async def _mend(self, why: ConsoleError, since: float) -> Session | None:
-        attempt = 0
-        while True:
-            attempt += 1
-            delay = backoff(attempt, random.random())  # noqa: S311
-            self._tell(Reconnecting(attempt, time.time() + delay, since, why.problem))
-            await asyncio.sleep(delay)
+    async def _mend(self, why: ConsoleError, lost: Session | None) -> Session | None:
+        since = time.time()
+        for attempt in itertools.count(1):
+            pause = asyncio.create_task(self._pause(attempt, since, why))
             try:
+                if lost is not None:
+                    # a connection that lost one channel may be half dead: nothing of it is kept
+                    await lost.close()
+                    await self._host.close()
+                    lost = None
+                await pause
                 session, welcome = await self._open(lambda step: None)
             except Refused as problem:
                 self._end(problem)
@@ -205,14 +214,21 @@ class Link:
             except ConsoleError as problem:
                 why = problem
                 continue
+            finally:
+                pause.cancel()
             try:
                 await self._renew_watch(session)
             except ConsoleError as problem:
-                why = problem
-                await session.close()
+                why, lost = problem, session
                 continue
             self._enter(session, welcome)
             return session
+        raise AssertionError("the attempts are without end")
+
+    async def _pause(self, attempt: int, since: float, why: ConsoleError) -> None:
+        delay = backoff(attempt, random.random())  # noqa: S311
+        self._tell(Reconnecting(attempt, time.time() + delay, since, why.problem))
+        await asyncio.sleep(delay)
 
     async def close(self) -> None:
         """End every stream and the connection; the agent and its runs go on."""
@@ -222,14 +238,15 @@ class Link:
             await asyncio.gather(self._keeper, return_exceptions=True)
         session = self._session
         if self._ended is None:
-            self._end(
-                connect_error(
-                    f"The link to {self._host.name} is closed", "It was closed here.", "Connect."
-                )
-            )
+            self._end(self._gone())
         if session is not None:
             await session.close()
         await self._host.close()
+
+    def _gone(self) -> ConsoleError:
+        return connect_error(
+            f"The link to {self._host.name} is closed", "It was closed here.", "Connect again."
+        )
 
     # ------------------------------------------------------------------ asking
 

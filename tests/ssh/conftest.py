@@ -54,16 +54,16 @@ class User:
         )
         return SshHost(
             address,
-            ask_host_key=self._ask_key if ask else None,
-            ask_secret=self._ask_secret,
+            ask_host_key=self.ask_key if ask else None,
+            ask_secret=self.ask_secret,
             files=self.files(),
         )
 
-    async def _ask_key(self, question: HostKeyQuestion) -> bool:
+    async def ask_key(self, question: HostKeyQuestion) -> bool:
         self.asked.append(question)
         return self.vouch
 
-    async def _ask_secret(self, question: SecretQuestion) -> str | None:
+    async def ask_secret(self, question: SecretQuestion) -> str | None:
         self.asked_secrets.append(question)
         return self.secrets.pop(0) if self.secrets else None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eagle3_agent.protocol.messages import AgentStatus, Status, StopAgent, Telemetry
-from eagle3_console.deploy import agent_archive
+from eagle3_console.archive import agent_archive
 from eagle3_console.link import Link
 from eagle3_console.linkstate import LinkState, Live, Offline, Piece, Reconnecting
 from eagle3_console.local import LocalHost

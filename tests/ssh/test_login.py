@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import asyncssh
 import pytest
 
 from eagle3_console.address import Address
@@ -149,7 +150,8 @@ async def test_a_signed_host_key(make: Callable[..., Sshd], user: User, tmp_path
 async def test_a_revoked_key_is_refused(server: Sshd, user: User) -> None:
     user.known_hosts.write_text(server.known_line() + "@revoked " + server.known_line())
     problem = await refused(user.host(server))
-    assert "revoked" in problem.problem.title or "refused" in problem.problem.title
+    assert "is revoked" in problem.problem.title
+    assert f"{user.known_hosts}:2" in problem.problem.happened
     user.known_hosts.write_text("@revoked " + server.known_line())
     assert isinstance(await refused(user.host(server)), Refused)
     assert user.asked == []
@@ -190,7 +192,7 @@ async def test_a_wrong_key_names_what_was_tried(
 
 async def test_no_key_at_all(server: Sshd, user: User) -> None:
     user.key.unlink()
-    assert "no key file" in (await refused(user.host(server))).problem.happened
+    assert "no key was found" in (await refused(user.host(server))).problem.happened
 
 
 async def test_a_key_that_only_the_agent_holds(
@@ -216,6 +218,24 @@ async def test_a_key_that_only_the_agent_holds(
             f" IdentityFile {user.key}\n"
         )
         assert "Login refused" in (await refused(user.host(server))).problem.title
+
+
+async def test_more_keys_than_the_host_has_patience_for(
+    make: Callable[..., Sshd], user: User, tmp_path: Path
+) -> None:
+    server = make("host", "MaxAuthTries 2").start()
+    server.authorize(user.key)
+    user.known_hosts.write_text(server.known_line())
+    with Agent(tmp_path) as agent:
+        for name in ("home", "work", "third"):
+            agent.add(make_key(tmp_path / name))
+        user.agent = str(agent.socket)
+        problem = await refused(user.host(server))
+        assert "cut the login off" in problem.problem.title
+        assert "work (ssh agent)" in problem.problem.happened
+        assert "IdentitiesOnly" in problem.problem.todo
+        user.config.write_text(f"Host *\n IdentitiesOnly yes\n IdentityFile {user.key}\n")
+        assert await say(user.host(server)) == "hello"
 
 
 async def test_an_agent_that_is_gone_is_no_obstacle(server: Sshd, user: User) -> None:
@@ -247,6 +267,52 @@ async def test_a_locked_key_is_asked_for(
     assert await say(host) == "hello"
     assert len(user.asked_secrets) == 2
     assert "correct horse" not in caplog.text
+
+
+class _PasswordOnly(asyncssh.SSHServer):
+    def begin_auth(self, username: str) -> bool:
+        return True
+
+    def password_auth_supported(self) -> bool:
+        return True
+
+    def validate_password(self, username: str, password: str) -> bool:
+        return password == "correct horse"
+
+
+async def test_a_password(user: User, caplog: pytest.LogCaptureFixture) -> None:
+    # sshd would need the password of an account of this machine
+    caplog.set_level(0)
+
+    async def echo(process: asyncssh.SSHServerProcess[str]) -> None:
+        await process.stdin.readline()
+        process.stdout.write("hello\n")
+        process.exit(0)
+
+    server = await asyncssh.listen(
+        "127.0.0.1",
+        0,
+        server_factory=_PasswordOnly,
+        process_factory=echo,
+        server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
+    )
+    address = Address("127.0.0.1", "me", server.get_port())
+    user.secrets = ["wrong donkey", "correct horse"]
+    host = SshHost(
+        address,
+        ask_host_key=user.ask_key,
+        ask_secret=user.ask_secret,
+        files=user.files(),
+    )
+    assert await say(host) == "hello"
+    assert [q.retry for q in user.asked_secrets] == [False, True]
+    # what was answered is not asked for again when the link comes back
+    assert await say(host) == "hello"
+    assert len(user.asked_secrets) == 2
+    assert "correct horse" not in caplog.text
+    problem = await refused(SshHost(address, files=user.files()))
+    assert "Login refused: me@127.0.0.1" in problem.problem.title
+    server.close()
 
 
 async def test_alias_port_user_and_key_by_the_configuration(

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import eagle3_agent
-from eagle3_console.deploy import Archive, build_archive
+from eagle3_console.archive import Archive, build_archive
 from eagle3_console.hosts import Channel, Host
 from eagle3_console.link import Link
 from eagle3_console.linkstate import LinkState, Piece

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_console.deploy import agent_archive, build_archive, script_text
+from eagle3_console.archive import agent_archive, build_archive
+from eagle3_console.deploy import script_text
 from eagle3_console.remote import unpack
 
 
@@ -22,7 +23,7 @@ def names(tar: bytes) -> list[str]:
 
 
 def test_the_archive_is_the_same_in_every_process() -> None:
-    code = "from eagle3_console.deploy import agent_archive as a; print(a().name)"
+    code = "from eagle3_console.archive import agent_archive as a; print(a().name)"
     env = {**os.environ, "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
     other = subprocess.check_output([sys.executable, "-c", code], env=env, text=True).strip()
     archive = agent_archive()

@@ -129,6 +129,12 @@ def translate(error: BaseException, target: str, via: str = "", last: str = "") 
             "Nothing listens at that address and port.",
             "Check the port (HOST:PORT, or Port in your ssh configuration) and that sshd runs.",
         )
+    if isinstance(error, (BrokenPipeError, ConnectionResetError, ConnectionAbortedError)):
+        return connect_error(
+            f"The ssh connection to {name} was lost",
+            printable(error.strerror or str(error)) or "The other side closed it.",
+            "Check the network and the host's sshd log.",
+        )
     if isinstance(error, OSError):
         return connect_error(
             f"{name} cannot be reached",
