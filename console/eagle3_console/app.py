@@ -112,6 +112,7 @@ class ConsoleApp(App[int]):
     def on_mount(self) -> None:
         self._link.on_state = self._on_link_state
         self._link.on_push = self._on_push
+        self._on_link_state(self._link.state)
         self.set_interval(1.0, self._tick)
         self.run_worker(self._begin(), group="begin")
 

@@ -19,7 +19,7 @@ from eagle3_agent.protocol.messages import (
 )
 from eagle3_agent.protocol.values import HostSample, Problem, RunDetail, RunSummary
 from eagle3_console.errors import ConsoleError, error
-from eagle3_console.linkstate import Connecting, LinkState, Live, Piece
+from eagle3_console.linkstate import Connecting, LinkState, Live, Offline, Piece
 
 Answer = Callable[[Message], "Message | ConsoleError"]
 
@@ -51,6 +51,9 @@ class FakeLink:
         """Sent as soon as the host is watched."""
         self.refuse_connect: Problem | None = None
         self.closed = False
+        self.gate = asyncio.Event()
+        """Cleared by a test that wants the connect to take long."""
+        self.gate.set()
 
     # ------------------------------------------------------------------ the interface
 
@@ -59,7 +62,9 @@ class FakeLink:
         return self._state
 
     async def connect(self) -> Welcome:
+        await self.gate.wait()
         if self.refuse_connect is not None:
+            self.move(Offline(self.welcome.now, self.refuse_connect))
             raise ConsoleError(self.refuse_connect)
         self.move(Live(self._latency, self.welcome))
         return self.welcome

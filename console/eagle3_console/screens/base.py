@@ -51,7 +51,10 @@ class ConsoleScreen(Screen[None]):
         self.take(self.state)
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self.take, self.state)
+        self.call_after_refresh(self._redraw)
+
+    def _redraw(self) -> None:
+        self.take(self.state)
 
     def take(self, state: State) -> None:
         """The new state; a screen that is out of sight only keeps it."""

@@ -42,12 +42,12 @@ class PointedRun(Panel):
         run = self.run
         if run is None:
             return []
-        facts = ink.row(
-            (f"run {run.number} ", ink.STRONG),
-            (crop_left(clean(run.model), 50), ""),
+        head = ink.row(
+            (f"run {run.number}  ", ink.STRONG),
+            crop_left(clean(run.model), 50),
             (" into ", ink.DIM),
-            crop_left(clean(run.output_dir), max(20, width - 70)),
         )
+        facts = ink.row(head, crop_left(clean(run.output_dir), width - head.cell_length))
         if run.error is None:
             return [ink.cut(facts, width)]
         spot = where(run.error)

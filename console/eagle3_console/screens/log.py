@@ -56,8 +56,7 @@ class LogScreen(ConsoleScreen):
     )
     DEFAULT_CSS = """
     LogScreen #body { padding: 0; }
-    LogScreen Input { display: none; dock: bottom; height: 1; border: none; padding: 0 1;
-        margin-bottom: 1; background: $panel; }
+    LogScreen Input { display: none; height: 1; padding: 0 1; background: $panel; }
     LogScreen Input.-open { display: block; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -80,14 +79,18 @@ class LogScreen(ConsoleScreen):
         self.run = run
         self._feed = feed
         self.buffer = LineBuffer()
-        self._flushing = False
+        self.flushing = False
         self._ended = False
         self._caught_up = False
 
     def body(self) -> ComposeResult:
         yield LogHead(self.run)
         yield LogView(self.buffer)
-        yield Input(placeholder="search: a regular expression, enter finds", select_on_focus=False)
+        yield Input(
+            placeholder="search: a regular expression, enter finds, esc leaves",
+            select_on_focus=False,
+            compact=True,
+        )
 
     @property
     def view(self) -> LogView:
@@ -114,12 +117,12 @@ class LogScreen(ConsoleScreen):
         self._soon()
 
     def _soon(self) -> None:
-        if not self._flushing:
-            self._flushing = True
+        if not self.flushing:
+            self.flushing = True
             self.set_timer(_FLUSH, self._flush)
 
     def _flush(self) -> None:
-        self._flushing = False
+        self.flushing = False
         view, head = self.view, self.query_one(LogHead)
         view.update_lines()
         words = [f"{formats.count(len(self.buffer))} lines"]
@@ -153,7 +156,7 @@ class LogScreen(ConsoleScreen):
     def action_by(self, lines: int) -> None:
         view = self.view
         view.follow = False
-        view.scroll_to(y=view.scroll_y + lines, animate=False, immediate=True)
+        view.scroll_to(y=view.scroll_y + lines, animate=False, immediate=True, force=True)
         self._flush()
 
     def action_page(self, pages: int) -> None:
@@ -161,7 +164,7 @@ class LogScreen(ConsoleScreen):
 
     def action_sideways(self, by: int) -> None:
         view = self.view
-        view.scroll_to(x=view.scroll_x + by * 20, animate=False, immediate=True)
+        view.scroll_to(x=view.scroll_x + by * 20, animate=False, immediate=True, force=True)
 
     def on_mouse_scroll_up(self) -> None:
         self.view.follow = False

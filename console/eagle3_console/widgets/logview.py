@@ -49,10 +49,12 @@ class LogView(ScrollView, can_focus=True):
         self._first = self.buffer.first
         self._resize()
         if self.follow:
-            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
         elif dropped:
             # the same lines stay under the reader's eyes
-            self.scroll_to(y=max(0, self.scroll_y - dropped), animate=False, immediate=True)
+            self.scroll_to(
+                y=max(0, self.scroll_y - dropped), animate=False, immediate=True, force=True
+            )
         self.refresh()
 
     def _resize(self) -> None:
@@ -66,7 +68,7 @@ class LogView(ScrollView, can_focus=True):
         """Show a line in the upper third, and stop following."""
         self.follow = False
         top = line - self.buffer.first - self.size.height // 3
-        self.scroll_to(y=max(0, top), animate=False, immediate=True)
+        self.scroll_to(y=max(0, top), animate=False, immediate=True, force=True)
         self.refresh()
 
     @property

@@ -1,0 +1,117 @@
+"""SVG snapshots of the screens in their main states; ``--snapshot-update`` renews them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from eagle3_agent.protocol.messages import Checked, RunPreflight
+from eagle3_agent.protocol.values import Problem
+from eagle3_console.app import ConsoleApp
+from eagle3_console.linkstate import Reconnecting
+from eagle3_console.screens.log import LogScreen
+from eagle3_console.screens.pages import RunReading
+from support import scenes
+from support.fakelink import FakeLink
+from support.tui import make_app, until
+
+Compare = Callable[..., bool]
+SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
+THEMES = ("eagle-dark", "eagle-light")
+
+
+def blocked() -> FakeLink:
+    link = scenes.idle()
+    link.answer(RunPreflight, lambda _: Checked(0, scenes.blocked_report()))
+    return link
+
+
+#: name -> (the host, keys to press, what the state must hold before the picture)
+STATES: dict[str, tuple[Callable[[], FakeLink], Sequence[str]]] = {
+    "dashboard-extracting": (scenes.extracting, ()),
+    "dashboard-loading": (scenes.loading, ()),
+    "dashboard-failed": (scenes.failed, ()),
+    "preflight-blocked": (blocked, ("p",)),
+    "history": (scenes.extracting, ("h", "down")),
+    "errors": (scenes.failed, ("e",)),
+    "log": (scenes.extracting, ("l",)),
+}
+#: One size and theme is enough for what does not depend on them much.
+ONCE: dict[str, tuple[Callable[[], FakeLink], Sequence[str]]] = {
+    "dashboard-no-gpu": (lambda: scenes.idle(0), ()),
+    "dashboard-one-gpu": (lambda: scenes.extracting(1), ()),
+    "dashboard-sixteen-gpus": (lambda: scenes.extracting(16), ()),
+    "run": (scenes.extracting, ("h", "down", "enter")),
+    "profile": (scenes.extracting, ("f",)),
+    "help": (scenes.extracting, ("question_mark",)),
+    "abort": (scenes.extracting, ("a",)),
+}
+
+
+def picture(
+    compare: Compare, link: FakeLink, keys: Sequence[str], size: tuple[int, int], theme: str
+) -> bool:
+    app = make_app(link)
+    app.theme = theme
+
+    async def before(pilot: Pilot[Any]) -> None:
+        await settled(pilot, link)
+        for key in keys:
+            await pilot.press(key)
+            await settled(pilot, link)
+
+    return compare(app, terminal_size=size, run_before=before)
+
+
+async def settled(pilot: Pilot[Any], link: FakeLink) -> None:
+    """Everything that the host has to say is on the screen."""
+    app = pilot.app
+    assert isinstance(app, ConsoleApp)
+
+    def heard() -> bool:
+        state = app.state
+        known = state.runs_known and state.host is not None and state.checking is None
+        return known and (not link.runs or (state.detail is not None and bool(state.tail)))
+
+    await until(pilot, heard)
+    if isinstance(app.screen, LogScreen):
+        log = app.screen
+        await until(pilot, lambda: len(log.buffer) > 0 and not log.flushing)
+    if isinstance(app.screen, RunReading):
+        reading = app.screen
+        await until(pilot, lambda: reading.standing(app.state) is not None)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", STATES)
+def test_screen(name: str, size: str, theme: str, snap_compare: Compare) -> None:
+    make, keys = STATES[name]
+    assert picture(snap_compare, make(), keys, SIZES[size], theme)
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_state(name: str, snap_compare: Compare) -> None:
+    make, keys = ONCE[name]
+    size = (80, 24) if name == "dashboard-sixteen-gpus" else (120, 40)
+    assert picture(snap_compare, make(), keys, size, "eagle-dark")
+
+
+def test_high_contrast(snap_compare: Compare) -> None:
+    assert picture(snap_compare, scenes.extracting(), (), (120, 40), "eagle-contrast")
+
+
+def test_link_lost(snap_compare: Compare) -> None:
+    link = scenes.extracting()
+    app = make_app(link)
+    why = Problem("The link was lost", "no answer from gpu-01 for 8 s", "it is tried again")
+
+    async def before(pilot: Pilot[Any]) -> None:
+        await settled(pilot, link)
+        link.move(Reconnecting(3, scenes.NOW + 4, scenes.NOW - 9, why))
+        await until(pilot, lambda: not app.state.live)
+
+    assert snap_compare(app, terminal_size=(120, 40), run_before=before)
