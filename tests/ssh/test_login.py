@@ -238,6 +238,15 @@ async def test_more_keys_than_the_host_has_patience_for(
         assert await say(user.host(server)) == "hello"
 
 
+async def test_a_signed_user_key(make: Callable[..., Sshd], user: User, tmp_path: Path) -> None:
+    authority = make_key(tmp_path / "ca")
+    server = make("host", f"TrustedUserCAKeys {authority}.pub").start()
+    user.known_hosts.write_text(server.known_line())
+    assert "Login refused" in (await refused(user.host(server))).problem.title
+    keygen("-s", str(authority), "-I", "me", "-n", "root", f"{user.key}.pub")
+    assert await say(user.host(server)) == "hello"
+
+
 async def test_an_agent_that_is_gone_is_no_obstacle(server: Sshd, user: User) -> None:
     user.agent = str(user.folder / "no-such-socket")
     assert await say(user.host(server)) == "hello"
@@ -324,12 +333,18 @@ async def test_alias_port_user_and_key_by_the_configuration(
     user.config.write_text(
         f"Host gpu\n HostName 127.0.0.1\n Port {server.port}\n User root\n"
         f" IdentityFile {key}\n HostKeyAlias gpu-box\n"
+        f" CertificateFile {tmp_path / 'not-there'}\n"
         "Host *\n RemoteCommand tmux\n RequestTTY yes\n ForwardAgent yes\n"
     )
     assert await say(user.host("gpu")) == "hello"
     (question,) = user.asked
-    assert "gpu-box" in question.host
+    # as OpenSSH writes it: an alias stands for host and port
+    assert question.host == "gpu-box"
     assert await say(user.host("gpu")) == "hello"
+    assert len(user.asked) == 1
+    other = Path(f"{key}.pub").read_text().split()
+    user.known_hosts.write_text(f"gpu-box {other[0]} {other[1]}\n")
+    assert "has changed" in (await refused(user.host("gpu"))).problem.title
     assert len(user.asked) == 1
 
 

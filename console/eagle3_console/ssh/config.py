@@ -58,6 +58,11 @@ class SshFiles:
             return [Path(name).expanduser() for name in named]
         return [self.folder / name for name in _DEFAULT_KEYS]
 
+    def certificates(self, option: Option) -> list[Path]:
+        """Certificates of user keys; as with OpenSSH, one that is not there is no error."""
+        named = cast("list[str] | None", option("CertificateFile")) or []
+        return [path for path in (Path(name).expanduser() for name in named) if path.exists()]
+
     def users_known_hosts(self, option: Option) -> tuple[Path, ...]:
         if self.known_hosts is not None:
             return self.known_hosts

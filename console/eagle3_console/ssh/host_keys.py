@@ -26,7 +26,8 @@ class Shown:
     """The host key that an attempt met and that known_hosts does not vouch for."""
 
     host: str
-    port: int
+    port: int | None
+    """None where a HostKeyAlias stands for host and port alike."""
     key_type: str
     key: str
 
@@ -41,7 +42,7 @@ class Known:
     def look_up(self, shown: Shown) -> known_hosts.Finding:
         return known_hosts.look_up(self._files, shown.host, shown.port, shown.key_type, shown.key)
 
-    def types(self, host: str, port: int) -> set[str]:
+    def types(self, host: str, port: int | None) -> set[str]:
         """The types of the keys known of a host; ``authority`` where one signs for it."""
         exact = known_hosts.matching(self._files, host, port)
         found = exact or known_hosts.matching(self._files, host, None)
@@ -79,7 +80,8 @@ def _key_algorithms(known: Known, options: asyncssh.SSHClientConnectionOptions) 
     """
     if options.config.get("HostKeyAlgorithms") is not None:
         return ()
-    names = known.types(options.host_key_alias or options.host, options.port)
+    alias = options.host_key_alias
+    names = known.types(alias or options.host, None if alias else options.port)
     order = [
         algorithm
         for kind, algorithms in _HOST_KEYS.items()
@@ -94,17 +96,22 @@ def _key_algorithms(known: Known, options: asyncssh.SSHClientConnectionOptions) 
 class Client(asyncssh.SSHClient):
     """Watches one attempt: which host key was shown, whether a password would help."""
 
-    def __init__(self, known: Known, vouched: set[tuple[str, str]]) -> None:
+    def __init__(self, known: Known, vouched: set[tuple[str, str]], alias: bool) -> None:
         self.shown: Shown | None = None
         self.password_wanted = False
         self._known = known
         self._vouched = vouched
+        self._alias = alias
+
+    def _port(self, port: int | None) -> int | None:
+        # OpenSSH writes and reads an alias without its port
+        return None if self._alias else port
 
     def trusted(
         self, host: str, addr: str, port: int | None
     ) -> tuple[list[asyncssh.SSHKey], list[asyncssh.SSHKey], list[asyncssh.SSHKey]]:
         # by the name alone: what is known of an address says nothing about a name that moved
-        return self._known.authorities(host, port)
+        return self._known.authorities(host, self._port(port))
 
     def algorithms(self, options: asyncssh.SSHClientConnectionOptions) -> tuple[str, ...]:
         return _key_algorithms(self._known, options)
@@ -114,11 +121,11 @@ class Client(asyncssh.SSHClient):
     ) -> bool:
         # asked for every plain key, known, unknown and changed alike
         key_type, text = key.export_public_key("openssh").decode("ascii").split()[:2]
-        self.shown = Shown(host, port, key_type, text)
+        self.shown = Shown(host, self._port(port), key_type, text)
         finding = self._known.look_up(self.shown)
         if finding.verdict == "known":
             return True
-        name = known_hosts.spelled(host, port)
+        name = known_hosts.spelled(host, self.shown.port)
         return finding.verdict == "unknown" and (name, text) in self._vouched
 
     def password_auth_requested(self) -> str | None:

@@ -82,7 +82,7 @@ class Login:
             keys = await asyncio.to_thread(
                 Keys.load, self._files.identities(get), dict(self._unlocked), options
             )
-            client = Client(known, self._vouched)
+            client = Client(known, self._vouched, options.host_key_alias is not None)
             try:
                 return await self._attempt(way, options, client, keys, who)
             except asyncssh.HostKeyNotVerifiable as error:
@@ -122,6 +122,7 @@ class Login:
             known_hosts=client.trusted,
             server_host_key_algs=client.algorithms(options),
             client_keys=_Truthy(keys.usable),
+            client_certs=[str(path) for path in self._files.certificates(options.config.get)],
             agent_path=self._agent(options),
             agent_identities=_Truthy(keys.identities) if keys.only else None,
             password=self._passwords.get(who),
