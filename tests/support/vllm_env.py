@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,20 @@ def environment() -> dict[str, str]:
     return {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
-def run_script(name: str, folder: Path, *arguments: str, timeout: float = 240) -> dict[str, Any]:
+def run_script(
+    name: str,
+    folder: Path,
+    *arguments: str,
+    timeout: float = 240,
+    variables: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Run scripts/NAME with a file to write its JSON object to; fails with the output's tail."""
     report = folder / f"{name}.json"
     command = [str(interpreter()), str(SCRIPTS / name), str(report), str(folder), *arguments]
     with (folder / f"{name}.log").open("w+b") as log:
         process = subprocess.Popen(
             command,
-            env=environment(),
+            env={**environment(), **(variables or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import tempfile
 from collections.abc import Callable
 from functools import wraps
@@ -39,6 +40,10 @@ class RemoteError(EngineError):
         super().__init__(f"worker{rank}: {info.type}: {info.message or '(no message)'}{place}")
 
 
+class WorkerDiedError(EngineError):
+    """A vLLM worker process ended without a word: a signal, or the kernel's memory killer."""
+
+
 def _module() -> Any:
     from vllm.v1.executor import multiproc_executor
 
@@ -49,6 +54,7 @@ def apply(settings: Settings) -> None:
     os.environ.setdefault(_FOLDER, tempfile.mkdtemp(prefix="eagle3-errors-"))
     module = _module()
     replace(module.WorkerProc, "worker_main", _PATCH, _starting)
+    replace(module.WorkerProc, "make_worker_process", _PATCH, _remembering)
     for name in ("__init__", "collective_rpc"):
         replace(module.MultiprocExecutor, name, _PATCH, _reading)
 
@@ -56,6 +62,20 @@ def apply(settings: Settings) -> None:
 def _starting(original: Any) -> Any:
     _Original.worker_main = original
     return worker_main
+
+
+def _remembering(original: Any) -> Any:
+    @wraps(original)
+    def make_worker_process(*args: Any, **kwargs: Any) -> Any:
+        handle = original(*args, **kwargs)
+        _processes[int(handle.rank)] = handle.proc
+        return handle
+
+    return make_worker_process
+
+
+_processes: dict[int, Any] = {}
+"""The newest worker process of each rank."""
 
 
 class _Original:
@@ -108,12 +128,27 @@ def _reading(original: Any) -> Any:
         try:
             return original(self, *args, **kwargs)
         except Exception as error:
-            found = _reports(folder)
-            if isinstance(error, RemoteError) or not found:
-                raise
-            raise RemoteError(found[0]) from error
+            found, dead = _reports(folder), _dead()
+            if found and not isinstance(error, RemoteError):
+                raise RemoteError(found[0]) from error
+            if dead:
+                raise WorkerDiedError(dead) from error
+            raise
 
     return method
+
+
+def _dead() -> str:
+    """How a worker died that nobody asked to end; empty when none did."""
+    for rank, process in sorted(_processes.items()):
+        process.join(0)
+        code = process.exitcode
+        # the executor ends the others with SIGTERM once one has died
+        if code not in (None, 0, -signal.SIGTERM):
+            how = f"exit status {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+            memory = " (out of memory?)" if code == -signal.SIGKILL else ""
+            return f"vLLM's worker of rank {rank} died: {how}{memory}"
+    return ""
 
 
 def _reports(folder: Path) -> list[ErrorInfo]:

@@ -94,8 +94,11 @@ class _Call:
             for name, row in zip(self._ids, self._rows):
                 self._scheduler.add_request(_request(name, row, self._generator.tokenizer))
             return self._results(self._steps())
-        except BaseException:
-            self._forget()
+        except BaseException as error:
+            self._finish([r for r in self._ids if r in self._scheduler.requests])
+            # a worker that did not answer, or an interrupted call, leaves replies out of step
+            if isinstance(error, Exception) and not isinstance(error, TimeoutError):
+                self._tell_workers()
             raise
 
     def _steps(self) -> dict[str, list[Any]]:
@@ -126,9 +129,8 @@ class _Call:
 
         self._scheduler.finish_requests(list(requests), RequestStatus.FINISHED_ABORTED)
 
-    def _forget(self) -> None:
-        """Leave no request behind, in the scheduler or in a worker that still answers."""
-        self._finish([r for r in self._ids if r in self._scheduler.requests])
+    def _tell_workers(self) -> None:
+        """Have workers that still answer drop the requests that have just been ended."""
         try:
             self._step(self._scheduler.schedule())
         except Exception:
