@@ -16,7 +16,7 @@ import time
 
 from . import archive, paths, runs
 from .protocol import MAGIC, ProtocolError, decode_message, dumps, encode
-from .protocol.messages import Done, StopAgent
+from .protocol.messages import Done, Ping, Pong, StopAgent
 from .protocol.values import Problem
 from .server.lease import Lease, lease_path, lock_path, log_path
 
@@ -59,6 +59,9 @@ def join() -> socket.socket:
         paths.private_dir(paths.socket_path().parent)
         while True:
             sock = _connect()
+            if sock is not None and not _answers(sock, deadline):
+                sock.close()  # it was just ending
+                sock = None
             if sock is not None:
                 if asked or _current():
                     return sock
@@ -87,6 +90,34 @@ def _connect() -> socket.socket | None:
         sock.close()  # nothing there, or what a dead daemon left
         return None
     return sock
+
+
+def _answers(sock: socket.socket, deadline: float) -> bool:
+    """Whether somebody serves behind the socket; False when it closes instead.
+
+    The kernel accepts connections for a process that is ending, or that is stopped.  Raises
+    Unavailable for the latter.
+    """
+    line = b""
+    try:
+        sock.settimeout(max(0.1, deadline - time.monotonic()))
+        sock.sendall(encode(Ping(0)))
+        while not line.endswith(b"\n"):
+            # nothing follows the reply: no byte of a later line can be lost here
+            data = sock.recv(_BUFFER)
+            if not data:
+                return False
+            line += data
+        sock.settimeout(None)
+    except TimeoutError:
+        lease = runs.read_optional(lease_path(), Lease)
+        raise Unavailable(
+            f"the daemon (pid {lease.pid if lease else 'unknown'}) does not answer",
+            "It may be stopped, or wait for a file system: look at that process on the host.",
+        ) from None
+    except OSError:
+        return False
+    return line == encode(Pong(0))
 
 
 def _current() -> bool:

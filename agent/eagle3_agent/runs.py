@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -178,7 +179,7 @@ def create(
     while True:
         number += 1
         final = root / f"{number:04d}"
-        staging = Path(tempfile.mkdtemp(prefix=f".{number:04d}.", dir=root))
+        staging = Path(tempfile.mkdtemp(prefix=f".{final.name}.", dir=root))  # 0700
         record = RunRecord(
             format=FORMAT,
             run=final.name,
@@ -194,14 +195,12 @@ def create(
             environment=environment or {},
             resumes=resumes,
         )
-        write_value(staging / "run.json", record)
-        (staging / "events.jsonl").touch(mode=0o600)
         try:
+            write_value(staging / "run.json", record)
+            (staging / "events.jsonl").touch(mode=0o600)
             os.rename(staging, final)  # fails on a folder that is not empty: the claim
         except OSError:
-            (staging / "events.jsonl").unlink()
-            (staging / "run.json").unlink()
-            staging.rmdir()
+            shutil.rmtree(staging, ignore_errors=True)
             if final.exists():
                 continue
             raise

@@ -246,8 +246,11 @@ def detail(entry: Entry) -> RunDetail:
     """Everything about a run; raises OSError or ProtocolError when ``run.json`` cannot be read."""
     record = entry.folder.record()
     standing = entry.folder.standing()
+    summary = entry.summary
+    if summary.error is not None:  # a wire line has a limit, and events.jsonl has it all
+        summary = replace(summary, error=_cut(summary.error, 100_000, 500_000))
     return RunDetail(
-        summary=entry.summary,
+        summary=summary,
         resolved=record.profile,
         preflight=entry.folder.preflight() or record.preflight,
         forced=record.forced,
@@ -259,7 +262,13 @@ def detail(entry: Entry) -> RunDetail:
 
 
 def short(summary: RunSummary) -> RunSummary:
-    """The summary as a list carries it: without the traceback, which is in the detail."""
-    if summary.error is None or not summary.error.traceback:
+    """The summary as a list carries it: the error's first words, the rest is in the detail."""
+    if summary.error is None:
         return summary
-    return replace(summary, error=replace(summary.error, traceback=""))
+    return replace(summary, error=_cut(summary.error, message=500, traceback=0))
+
+
+def _cut(error: ErrorInfo, message: int, traceback: int) -> ErrorInfo:
+    """The error with at most so many characters; of a traceback, the end is what matters."""
+    tail = error.traceback[-traceback:] if traceback else ""
+    return replace(error, message=error.message[:message], traceback=tail)

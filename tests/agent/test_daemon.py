@@ -107,6 +107,15 @@ def test_killed_and_attached_again(home: Home) -> None:
     assert isinstance(home.attach().ask(Ping(0)), Pong)
 
 
+def test_a_daemon_that_is_stopped_is_named(home: Home) -> None:
+    pid = home.attach().expect(Status, AgentStatus(0)).pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert f"pid {pid}" in _refusal(home)["happened"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def test_a_socket_swept_away_is_opened_again(home: Home) -> None:
     first = home.attach()
     pid = first.expect(Status, AgentStatus(0)).pid

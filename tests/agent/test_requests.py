@@ -147,8 +147,9 @@ def test_claims_and_the_queue(home: Home) -> None:
     (home.run(first).path / "go").touch()
     wire.ended(first, "completed")
     two = wire.ended(second.run, "completed")
-    eventually(lambda: wire.summary(third.run).state == "running")
+    eventually(lambda: wire.summary(third.run).started is not None)
     three = wire.summary(third.run)
+    assert three.state == "running"
     assert two.ended is not None
     assert three.started is not None
     assert two.ended <= three.started
@@ -369,6 +370,16 @@ def test_verify_asks_the_profiles_interpreter(home: Home) -> None:
     assert report.ok
     assert [c.index for c in report.checked] == [0, 1]
     assert wire.refused(Verify(0, run, 0)).problem.code == "usage"
+
+
+def test_a_probe_ends_with_the_client_that_asked(home: Home, tmp_path: Path) -> None:
+    wire = home.attach()
+    file = tmp_path / "probe.pid"
+    wire.send(GetCompat(0, home.profile("endless", TEST_PID_FILE=str(file))))
+    eventually(lambda: file.exists() and file.read_text())
+    pid = int(file.read_text())
+    wire.process.kill()
+    eventually(lambda: not Path(f"/proc/{pid}").exists())
 
 
 # ---------------------------------------------------------------- clear

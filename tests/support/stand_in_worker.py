@@ -161,6 +161,9 @@ def main(arguments: list[str]) -> None:
     command, *rest = arguments[2:]  # after -m eagle3_agent.worker
     if command == "run":
         run(Path(rest[0]), scenario)
+    elif scenario == "endless":
+        Path(os.environ["TEST_PID_FILE"]).write_text(str(os.getpid()))
+        time.sleep(600)
     elif scenario == "no-report":
         sys.exit("ImportError: libcudart.so.12")
     elif command == "probe":

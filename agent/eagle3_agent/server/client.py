@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +65,8 @@ class Client:
         try:
             await self._read_all()
             self._drop_pushes()
-            while self._pending:
-                await asyncio.wait(self._pending)
+            while self._pending and not self._gone():
+                await asyncio.wait(self._pending, timeout=1.0)
         except (ConnectionError, asyncio.CancelledError):
             pass  # it is gone: whatever it asked for is of no use to it
         finally:
@@ -74,6 +75,15 @@ class Client:
                 task.cancel()
             await asyncio.gather(*self._pending, return_exceptions=True)
             self._writer.close()
+
+    def _gone(self) -> bool:
+        """Whether nobody can read a reply any more; closing only its sending half is not that."""
+        sock = self._writer.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(sock.fileno(), 0)  # HUP and ERR are told unasked
+        return bool(poll.poll(0))
 
     def leave(self) -> None:
         """Answer what was asked, read no more."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from eagle3_agent import archive, paths, summaries
-from eagle3_agent.protocol import VERSION, Message
+from eagle3_agent.protocol import VERSION, Message, dumps
 from eagle3_agent.protocol.messages import (
     Abort,
     AgentStatus,
@@ -41,6 +41,7 @@ from eagle3_agent.protocol.messages import (
     WatchHost,
     Welcome,
 )
+from eagle3_agent.protocol.values import RunSummary
 from eagle3_agent.summaries import Entry
 
 from . import finishing, probing, streams
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
 #: Streams of one client at a time.
 _STREAMS_MAX = 64
 
-#: Runs of one reply: 10,000 summaries do not fit one line of the wire.
-_PAGE = 4000
+#: Bytes of summaries in one reply: 10,000 of them do not fit one line of the wire.
+_PAGE = 2 << 20
 
 
 def changes(message: Message) -> bool:
@@ -126,8 +127,20 @@ async def _list(agent: Agent, client: Client, message: ListRuns) -> Message:
     found = agent.index.summaries()
     if message.before is not None:
         found = [s for s in found if s.number < message.before]
-    page = tuple(summaries.short(s) for s in found[-_PAGE:])
+    page = _newest(found)
     return Runs(message.id, page, older=len(found) - len(page))
+
+
+def _newest(found: list[RunSummary]) -> tuple[RunSummary, ...]:
+    """As many of the newest as one reply holds, oldest first."""
+    page: list[RunSummary] = []
+    size = 0
+    for summary in map(summaries.short, reversed(found)):
+        size += len(dumps(summary))
+        if size > _PAGE and page:
+            break
+        page.append(summary)
+    return tuple(reversed(page))
 
 
 async def _get(agent: Agent, client: Client, message: GetRun) -> Message:
