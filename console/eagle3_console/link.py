@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-import itertools
 import logging
 import random
 import time
@@ -197,8 +196,9 @@ class Link:
             session = mended
 
     async def _mend(self, why: ConsoleError, lost: Session | None) -> Session | None:
-        since = time.time()
-        for attempt in itertools.count(1):
+        since, attempt = time.time(), 0
+        while True:
+            attempt += 1
             pause = asyncio.create_task(self._pause(attempt, since, why))
             try:
                 if lost is not None:
@@ -214,6 +214,15 @@ class Link:
             except ConsoleError as problem:
                 why = problem
                 continue
+            except Exception as fault:
+                # whatever else goes wrong, somebody waits for this link
+                _log.exception("reconnecting failed")
+                why = connect_error(
+                    f"Reconnecting to {self._host.name} failed",
+                    f"{type(fault).__name__}: {printable(str(fault))}",
+                    "The console goes on trying; if that does not help, start it again.",
+                )
+                continue
             finally:
                 pause.cancel()
             try:
@@ -221,9 +230,11 @@ class Link:
             except ConsoleError as problem:
                 why, lost = problem, session
                 continue
+            except BaseException:
+                await session.close()
+                raise
             self._enter(session, welcome)
             return session
-        raise AssertionError("the attempts are without end")
 
     async def _pause(self, attempt: int, since: float, why: ConsoleError) -> None:
         delay = backoff(attempt, random.random())  # noqa: S311

@@ -193,18 +193,15 @@ class Session:
         try:
             await self._ask(number, line, "Subscribe", 60)
         except BaseException:
-            self._feeds.pop(number, None)
+            # given up on, it may still have been heard
+            self.unsubscribe(number)
             raise
         return number
 
     def unsubscribe(self, number: int) -> None:
         """Stop a stream; nobody waits for the answer."""
-        if self._feeds.pop(number, None) is not None:
-            self._send_unsubscribe(number)
-
-    def _send_unsubscribe(self, sub: int) -> None:
-        if not self.lost.done():
-            self._spawn(self._write(encode(Unsubscribe(next(self._ids), sub))))
+        if self._feeds.pop(number, None) is not None and not self.lost.done():
+            self._spawn(self._write(encode(Unsubscribe(next(self._ids), number))))
 
     # ------------------------------------------------------------------ the pipe
 
@@ -244,6 +241,16 @@ class Session:
             )
         except ConsoleError as problem:
             self._end(problem)
+        except Exception as fault:
+            # whatever a host can send that nobody thought of: the link ends, and says so
+            _log.exception("reading failed")
+            self._end(
+                connect_error(
+                    f"Reading from {self._name} failed",
+                    f"{type(fault).__name__}: {printable(str(fault))}",
+                    "The console connects again by itself.",
+                )
+            )
 
     def _hung_up(self) -> ConsoleError:
         said = printable(self._channel.stderr_tail())

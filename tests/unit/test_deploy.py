@@ -26,6 +26,7 @@ def test_the_archive_is_the_same_in_every_process() -> None:
     code = "from eagle3_console.archive import agent_archive as a; print(a().name)"
     env = {**os.environ, "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
     other = subprocess.check_output([sys.executable, "-c", code], env=env, text=True).strip()
+    agent_archive.cache_clear()
     archive = agent_archive()
     assert other == archive.name == hashlib.sha256(archive.tar).hexdigest()[:16]
 

@@ -35,7 +35,9 @@ from eagle3_console.errors import ConsoleError, ExitCode
 from eagle3_console.hosts import Refused
 from eagle3_console.link import Link, backoff
 from eagle3_console.linkstate import Connecting, LinkState, Live, Offline, Piece, Reconnecting
+from eagle3_console.local import LocalHost
 from support.links import (
+    CountingHost,
     FakeRun,
     fake_archive,
     linked,
@@ -168,6 +170,19 @@ async def test_a_line_without_end_ends_the_session_not_the_memory(tmp_path: Path
         why = next(s for s in states if isinstance(s, Reconnecting)).why
         assert "not the protocol" in why.title
         await until(lambda: isinstance(link.state, Live), "the link is back")
+
+
+async def test_a_home_that_is_not_set(tmp_path: Path) -> None:
+    # a daemon's environment: neither HOME nor a locale; the password database knows the home
+    env = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path / "a b")}
+    host = CountingHost(LocalHost(env))
+    link = Link(host, archive=fake_archive())
+    with pytest.raises(ConsoleError) as caught:
+        await link.connect()
+    # the small agent wants EAGLE3_HOME; it was found, shipped and started all the same
+    assert "KeyError: 'EAGLE3_HOME'" in caught.value.problem.happened
+    assert (tmp_path / "a b" / "eagle3" / "agent" / fake_archive().name / "ARCHIVE").is_file()
+    await link.close()
 
 
 async def test_watch_is_renewed_and_every_run_told_again(tmp_path: Path) -> None:
