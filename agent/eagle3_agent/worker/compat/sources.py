@@ -92,6 +92,8 @@ class Sources:
         return None
 
     def has(self, module: str, path: str) -> bool:
+        """Raises UnreadableError when there is no such module."""
+        self.module(module)
         try:
             self.find(module, path)
         except UnreadableError:
