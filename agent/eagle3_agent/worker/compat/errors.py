@@ -7,8 +7,10 @@ fails, in a folder that the parent made, and the parent reads it where vLLM rais
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable
@@ -51,7 +53,9 @@ def _module() -> Any:
 
 
 def apply(settings: Settings) -> None:
-    os.environ.setdefault(_FOLDER, tempfile.mkdtemp(prefix="eagle3-errors-"))
+    if _FOLDER not in os.environ:
+        os.environ[_FOLDER] = tempfile.mkdtemp(prefix="eagle3-errors-")
+        atexit.register(shutil.rmtree, os.environ[_FOLDER], ignore_errors=True)
     module = _module()
     replace(module.WorkerProc, "worker_main", _PATCH, _starting)
     replace(module.WorkerProc, "make_worker_process", _PATCH, _remembering)

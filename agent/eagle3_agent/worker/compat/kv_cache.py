@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from functools import wraps
-from types import SimpleNamespace
 from typing import Any
 
 from .patch import Patch, Settings, Verdict, generator_module, replace
@@ -18,6 +17,17 @@ _KV_UTILS = "vllm.v1.core.kv_cache_utils"
 _EXECUTOR = "vllm.v1.executor.abstract"
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
 _CONFIG_CALL = "get_kv_cache_config_from_groups"
+
+
+class _Instead:
+    """A module as another module sees it, with some names of its own."""
+
+    def __init__(self, module: Any, names: dict[str, Any]) -> None:
+        self._module = module
+        self.__dict__.update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
 
 
 class _Building:
@@ -81,12 +91,8 @@ def _apply_memory(settings: Settings) -> None:
             free = min(_building.free_memory())
             return free, free
 
-        cuda = SimpleNamespace(
-            mem_get_info=mem_get_info,
-            empty_cache=lambda: None,  # the parent holds no device memory
-        )
-        names = {"cuda": cuda, "Tensor": torch.Tensor, "as_tensor": torch.as_tensor}
-        return SimpleNamespace(**names, long=torch.long)
+        cuda = _Instead(torch.cuda, {"mem_get_info": mem_get_info})
+        return _Instead(torch, {"cuda": cuda})
 
     replace(generator_module(), "torch", "speculators/cache-memory", made)
 
