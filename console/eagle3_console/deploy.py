@@ -33,6 +33,8 @@ SHELL_TIMEOUT = 20.0
 STEP_TIMEOUT = 90.0
 """Seconds for any later step: a Python over a slow network file system takes its time."""
 _MAX_LINE = 16 * 1024
+_MAX_LINES = 5000
+"""Bytes of one line, and lines, that the script's own part may have."""
 
 Mode = Literal["attach", "install", "repair"]
 
@@ -152,7 +154,7 @@ class _Script:
         except (ConsoleError, asyncio.TimeoutError):
             pass  # a shell that left at once has said why: that is what must be read
         await self._find_shell()
-        while True:
+        for _ in range(_MAX_LINES):
             line = await self._line()
             if line is None:
                 if self._told.ended:
@@ -165,6 +167,7 @@ class _Script:
             else:
                 self._told.noise += line + b"\n"
                 self._check_noise()
+        raise self._no_shell(endless=True)
 
     async def _find_shell(self) -> None:
         """Read past everything that was printed before the script spoke."""
@@ -219,6 +222,8 @@ class _Script:
             self._told.old.append(value)
         elif key == "broken":
             self._told.broken.append(value)
+        elif text == "foreign":
+            raise self._foreign()
         elif key == "error":
             raise self._not_installed(value)
 
@@ -238,9 +243,6 @@ class _Script:
             problem = from_json(Problem, json.loads(value))
         except (ProtocolError, ValueError, RecursionError):
             problem = Problem("The agent did not start", printable(rest), "See the agent's log.")
-        return self._raise_problem(problem)
-
-    def _raise_problem(self, problem: Problem) -> Attached:
         raise connect_error(
             f"{self._host.name}: {printable(problem.title)}",
             printable(problem.happened, 2000),
@@ -305,6 +307,13 @@ class _Script:
                 f"the last that it said: {said}",
                 "Check that this Python works on the host, and the free space there.",
             )
+        )
+
+    def _foreign(self) -> ConsoleError:
+        return connect_error(
+            f"The agent's folder on {self._host.name} is not yours",
+            f"{printable(self._told.folder)} belongs to another user; nothing of it was run.",
+            "Remove it, or set EAGLE3_HOME on the host to a folder of your own.",
         )
 
     def _not_installed(self, value: str) -> ConsoleError:

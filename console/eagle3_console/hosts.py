@@ -5,7 +5,7 @@ The two kinds live in ``local`` and ``ssh``; nothing here knows how bytes travel
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,6 +84,11 @@ class Host(Protocol):
     """A label for the screen."""
     python: str | None
     """An interpreter on the host to try before those that are usually there."""
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What the user should know and that stopped nothing."""
+        ...
 
     async def open(self, argv0: str = "/bin/sh") -> Channel:
         """Start ``argv0`` (a plain path: no arguments, nothing to quote).

@@ -162,7 +162,7 @@ class Link:
         return session, welcome
 
     def _note(self, attached: Attached) -> None:
-        notes = list(getattr(self._host, "notices", ()))
+        notes = list(self._host.notices)
         if attached.noise.strip():
             notes.append(
                 f"The shell's start-up files on {self._host.name} print "

@@ -21,6 +21,7 @@ class LocalHost:
     def __init__(self, env: dict[str, str] | None = None, python: str | None = None) -> None:
         self.name = "local"
         self.python: str | None = python or sys.executable
+        self.notices: tuple[str, ...] = ()
         self._env = env
         self._channels: list[_LocalChannel] = []
 

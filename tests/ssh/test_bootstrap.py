@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import shutil
 import stat
@@ -204,6 +205,18 @@ async def test_a_file_where_the_folder_should_be(make: Make, user: User) -> None
     assert "cannot be put on" in problem.title
     assert str(server.home / "e3") in problem.happened
     assert "EAGLE3_HOME" in problem.todo
+
+
+async def test_an_agent_that_somebody_else_left_there(server: Sshd, user: User) -> None:
+    await connect(server, user)
+    folder = server.home / "e3" / "cache" / "agent" / fake_archive().name
+    os.chown(folder, 4711, 4711)
+    problem = (await fails(server, user)).problem
+    assert "is not yours" in problem.title
+    assert str(folder) in problem.happened
+    # without its mark it looks as if it were not there, and cannot be put there either
+    (folder / "ARCHIVE").unlink()
+    assert "belongs to another user" in (await fails(server, user)).problem.happened
 
 
 async def test_a_home_that_is_mounted_read_only(make: Make, user: User) -> None:

@@ -134,6 +134,7 @@ class CountingHost:
         self._host = host
         self.name = host.name
         self.python = host.python
+        self.notices = host.notices
         self.execs = 0
         self.channel: Channel | None = None
         self.refuse: Exception | None = None

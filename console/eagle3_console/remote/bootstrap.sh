@@ -48,7 +48,11 @@ say "folder=$dir"
 
 case '@MODE@' in
   attach)
-    if test -f "$dir/ARCHIVE"; then exec "$py" -E -s "$dir" attach; fi
+    if test -f "$dir/ARCHIVE"; then
+      # where EAGLE3_HOME is shared, somebody else's code must not run as this user
+      test -O "$dir" || { say foreign; exit 7; }
+      exec "$py" -E -s "$dir" attach
+    fi
     say missing
     exit 4 ;;
   *) exec "$py" -E -s -c @UNPACK@ "$dir" '@MODE@' '@NONCE@' '@ARCHIVE@' @SIZE@ ;;

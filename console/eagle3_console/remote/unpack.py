@@ -83,6 +83,8 @@ def install(tar: bytes, target: str, archive: str, repair: bool) -> None:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
+            if os.stat(target).st_uid != os.geteuid():
+                raise PermissionError(errno.EPERM, "it belongs to another user", target) from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
