@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: demo test check fmt lint types contracts demo-env vllm-env bench clean
+.PHONY: demo test check fmt lint types contracts demo-env vllm-env bench screenshots clean
 
 demo: $(STAMP)
 	@$(BIN)/eagle3-console demo
@@ -37,6 +37,9 @@ vllm-env: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench
+
+screenshots: $(STAMP)
+	$(BIN)/python docs/make_screenshots.py
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

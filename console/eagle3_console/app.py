@@ -35,7 +35,7 @@ from . import store
 from .errors import ConsoleError
 from .hosttext import clean
 from .linkstate import LinkPort, LinkState, Live, Offline
-from .messages import LogOpened, PreflightAsked, RunOpened, StartOver
+from .messages import PreflightAsked, RunOpened, StartOver
 from .screens.base import ConsoleScreen
 from .screens.confirm import ConfirmScreen, HelpScreen, ProblemScreen
 from .screens.dashboard import DashboardScreen
@@ -160,9 +160,20 @@ class ConsoleApp(App[int]):
             if self.state.live:
                 self._tell(error.problem)
             return
+        self._tell_warnings()
         self.apply(store.Followed(""))
         self.apply(store.RunsCame(runs))
         self._follow()
+
+    def _tell_warnings(self) -> None:
+        said = [clean(words) for words in self._link.warnings]
+        if self._link.agent_outdated:
+            said.append(
+                "The agent there is not the one that this console ships. It serves nevertheless; "
+                "`eagle3-console agent upgrade` replaces it between runs."
+            )
+        for words in said:
+            self.notify(words, title="To know", severity="warning", timeout=15, markup=False)
 
     def _follow(self) -> None:
         """Turn the dashboard to what runs, and read its events from the first one."""
@@ -332,9 +343,6 @@ class ConsoleApp(App[int]):
             self.notify("No run on this host yet, so there is no log.")
             return
         self._open(LogScreen(self.state, run.run, self._feed(run.run, "output")))
-
-    def on_log_opened(self, message: LogOpened) -> None:
-        self._open(LogScreen(self.state, message.run, self._feed(message.run, "output")))
 
     def action_profile(self) -> None:
         self._open(ProfileScreen(self.state))

@@ -72,6 +72,12 @@ class LinkPort(Protocol):
     @property
     def state(self) -> LinkState: ...
 
+    @property
+    def agent_outdated(self) -> bool:
+        """The agent that serves is not the one that this console ships."""
+
+    warnings: tuple[str, ...]
+    """What did not stop the connection and that a person should know."""
     on_state: Callable[[LinkState], None] | None
     on_push: Callable[[RunChanged | Telemetry], None] | None
 

@@ -23,11 +23,3 @@ class RunOpened(Message):
     def __init__(self, run: str) -> None:
         super().__init__()
         self.run = run
-
-
-class LogOpened(Message):
-    """Show a run's log."""
-
-    def __init__(self, run: str) -> None:
-        super().__init__()
-        self.run = run

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Union
 
-from eagle3_agent.protocol.events import Event, Load, Progress
+from eagle3_agent.protocol.events import Event, Load, Progress, Stage
 from eagle3_agent.protocol.fold import Standing, fold
 from eagle3_agent.protocol.values import (
     HostSample,
@@ -72,7 +72,7 @@ class State:
     standing: Standing = field(default_factory=Standing)
     """Of the current run."""
     tail: tuple[Event, ...] = ()
-    """Newest events of the current run, without Load and Progress: the figures say these."""
+    """Newest events of the current run, without what the figures say."""
     details: Mapping[str, RunDetail] = field(default_factory=dict)
     report: Report | None = None
     """The newest preflight seen here."""
@@ -127,11 +127,11 @@ class State:
 
     @property
     def last_failed(self) -> RunSummary | None:
-        """The current run if it has an error, else the newest that has one."""
+        """The current run if something went wrong in it, else the newest where it did."""
         run = self.run
-        if run is not None and (run.error or self.standing.error):
+        if run is not None and (_went_wrong(run) or self.standing.error or self.standing.skipped):
             return run
-        return next((r for r in self.runs if r.error is not None or r.state == "failed"), None)
+        return next((r for r in self.runs if _went_wrong(r)), None)
 
 
 # ------------------------------------------------------------------------- inputs
@@ -252,6 +252,10 @@ def to_follow(state: State) -> str:
     return pool[0].run if pool else ""
 
 
+def _went_wrong(run: RunSummary) -> bool:
+    return run.error is not None or run.state in ("failed", "incomplete", "lost")
+
+
 def _sorted(runs: Iterable[RunSummary]) -> tuple[RunSummary, ...]:
     return tuple(sorted(runs, key=lambda r: (r.number, r.run), reverse=True))
 
@@ -314,13 +318,20 @@ def _add(history: dict[str, tuple[Point, ...]], key: str, t: float, value: float
     history[key] = (*points[start:], Point(t, value))
 
 
+def tells_more(event: Event) -> bool:
+    """Whether an event says what the figures and the run's outcome do not."""
+    if isinstance(event, Stage) and event.name == "done":
+        return False
+    return not isinstance(event, (Load, Progress))
+
+
 def _happened(state: State, news: Happened) -> State:
     if news.run != state.current:
         return state
     standing = state.standing
     for event in news.events:
         standing = fold(standing, event)
-    shown = tuple(e for e in news.events if not isinstance(e, (Load, Progress)))
+    shown = tuple(e for e in news.events if tells_more(e))
     state = replace(state, standing=standing, tail=(*state.tail, *shown)[-TAIL:])
     state = replace(state, now=max(state.now, news.now))
     return _heard(state, "run", news.now) if news.caught_up else state

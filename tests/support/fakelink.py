@@ -40,6 +40,8 @@ class FakeLink:
         self.on_state: Callable[[LinkState], None] | None = None
         self.on_push: Callable[[RunChanged | Telemetry], None] | None = None
         self.runs = runs
+        self.warnings: tuple[str, ...] = ()
+        self.agent_outdated = False
         self.welcome = Welcome(1, 1, "dev", 4100, "gpu-01", "3.12.3", now, now)
         self._state: LinkState = Connecting("opening the connection")
         self._latency = latency

@@ -99,14 +99,14 @@ RuntimeError: Boolean value of Tensor with more than one value is ambiguous
 
 def gpu(index: int, t: float, *, busy: bool = True) -> Gpu:
     """One of eight cards, with figures that move a little from second to second."""
-    wave = math.sin(t / 7 + index)
+    wave = 0.7 * math.sin(t / 19 + index / 3) + 0.3 * math.sin(t / 3.1 + 2 * index)
     return Gpu(
         index,
         f"GPU-{index}",
         "NVIDIA RTX PRO 6000 Blackwell Server Edition",
         int((71.2 if busy else 0.0) * GIB),
         int(95.6 * GIB),
-        min(100, round(96 + 3 * wave)) if busy else 0,
+        min(100, round(86 + 14 * wave)) if busy else 0,
         round(64 + 2 * wave) if busy else 31,
         410 + 8 * wave if busy else 68.0,
         600.0,
@@ -142,6 +142,12 @@ def sample(t: float, gpus: int = 8, *, busy: bool = True) -> HostSample:
     )
 
 
+def _loading(card: Gpu, ago: float, part: float) -> Gpu:
+    busy = round(6 + 5 * math.sin(ago / 17 + card.index))
+    used = int(71.2 * GIB * part)
+    return replace(card, utilization=busy, memory_used=used, power=120.0)
+
+
 def past(seconds: float, gpus: int, *, since_load: float, since_extract: float) -> list[HostSample]:
     """Samples of the last ``seconds``, one in five: idle, then loading, then extracting."""
     made = []
@@ -149,13 +155,7 @@ def past(seconds: float, gpus: int, *, since_load: float, since_extract: float) 
         now = sample(NOW - ago, gpus, busy=ago <= since_load)
         if since_extract < ago <= since_load:
             part = (since_load - ago) / max(1.0, since_load - since_extract)
-            now = replace(
-                now,
-                gpus=tuple(
-                    replace(g, utilization=4, memory_used=int(71.2 * GIB * part), power=120.0)
-                    for g in now.gpus
-                ),
-            )
+            now = replace(now, gpus=tuple(_loading(g, ago, part) for g in now.gpus))
         made.append(now)
     return made
 
@@ -343,7 +343,7 @@ def extracting(gpus: int = 8) -> FakeLink:
     """Run 4 at 412 of 1000 samples."""
     link = FakeLink(runs=history(), now=NOW)
     link.samples = [
-        *past(600, gpus, since_load=400.0, since_extract=250.0),
+        *past(600, gpus, since_load=1869.0, since_extract=746.0),
         sample(NOW, gpus),
     ]
     link.details = {r.run: detail(r) for r in link.runs}

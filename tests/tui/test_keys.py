@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eagle3_agent.protocol.events import Ended, Progress
+from eagle3_agent.protocol.events import Ended, Progress, Skipped
 from eagle3_agent.protocol.messages import (
     Abort,
     Checked,
@@ -238,6 +238,7 @@ async def test_history_opens_a_run_and_escape_goes_back() -> None:
         await sees(pilot, "4 runs", "✗ failed", "✓ completed", "▶ running", "smollm2-demo")
         await pilot.press("j", "enter")
         await sees(pilot, "RUN 3", "Boolean value of Tensor", "What happened first")
+        await sees(pilot, "worker started, pid 48201")
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
         await pilot.press("l")
         await until(pilot, lambda: isinstance(app.screen, LogScreen))
@@ -285,6 +286,28 @@ async def test_e_says_what_happened_first_with_the_whole_traceback() -> None:
             "Traceback (most recent call last):",
         )
         assert isinstance(app.screen, ErrorsScreen)
+
+
+async def test_e_on_an_incomplete_run_names_what_was_skipped() -> None:
+    link = FakeLink(now=scenes.NOW)
+    link.samples = [scenes.sample(scenes.NOW)]
+    counts = Samples(10, 9, 1)
+    link.runs = (scenes.summary(1, state="incomplete", samples=counts, ended=scenes.NOW),)
+    link.happen("0001", Skipped(scenes.NOW, 7, "no tokens are left after truncation"), ended=True)
+    app = make_app(link)
+    async with app.run_test(size=WIDE) as pilot:
+        await sees(pilot, "! RUN 1", "9 of 10 samples", "! 1 skipped")
+        await pilot.press("e")
+        await sees(pilot, "RUN 1 INCOMPLETE", "sample 7 skipped: no tokens are left")
+
+
+async def test_what_the_link_warns_of_is_told() -> None:
+    link = scenes.idle()
+    link.warnings = ("the shell prints 12 bytes: [/b]",)
+    link.agent_outdated = True
+    app = make_app(link)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await sees(pilot, "the shell prints 12 bytes: [/b]", "agent upgrade")
 
 
 async def test_f_shows_the_profile_and_where_it_came_from() -> None:

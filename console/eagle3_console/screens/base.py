@@ -12,6 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
 
+from eagle3_agent.protocol.values import Problem
+from eagle3_console.hosttext import clean
 from eagle3_console.store import ENDED, State
 from eagle3_console.widgets.header import Header
 from eagle3_console.widgets.keybar import KeyBar
@@ -69,6 +71,11 @@ class ConsoleScreen(Screen[None]):
         """Draw; the panels do it by themselves."""
         for panel in self.query(Panel):
             panel.show(state)
+
+    def complain(self, problem: Problem) -> None:
+        """A toast for what went wrong while this screen was filled."""
+        words, title = clean(problem.happened), clean(problem.title)
+        self.notify(words, title=title, severity="error", markup=False)
 
     def target_run(self) -> str:
         """The run that keys such as log and abort mean here."""

@@ -113,7 +113,7 @@ class LogScreen(ConsoleScreen):
                 self._soon()
                 await asyncio.sleep(0)
         except ConsoleError as error:
-            self.notify(clean(error.problem.happened), title=error.problem.title, severity="error")
+            self.complain(error.problem)
         self._soon()
 
     def _soon(self) -> None:
@@ -125,7 +125,8 @@ class LogScreen(ConsoleScreen):
         self.flushing = False
         view, head = self.view, self.query_one(LogHead)
         view.update_lines()
-        words = [f"{formats.count(len(self.buffer))} lines"]
+        number = len(self.buffer)
+        words = [f"{formats.count(number)} line{'' if number == 1 else 's'}"]
         if self.buffer.first:
             words.append(f"{formats.count(self.buffer.first)} older ones dropped from memory")
         if not self._caught_up and not self._ended:
@@ -218,7 +219,7 @@ class LogScreen(ConsoleScreen):
             begin = buffer.first if step > 0 else buffer.end - 1
             found = await self._scan(search, begin, start, step)
         if found is None:
-            self.notify(f"Nothing matches {clean(search.said)}")
+            self.notify(f"Nothing matches {clean(search.said)}", markup=False)
             return
         view.hit = found
         view.go_to(found)

@@ -9,13 +9,14 @@ from textual.app import ComposeResult
 from textual.content import Content
 
 from eagle3_agent.protocol import decode_event
+from eagle3_agent.protocol.events import Event
 from eagle3_agent.protocol.fold import Standing, fold
 from eagle3_console.errors import ConsoleError
 from eagle3_console.hosttext import clean
 from eagle3_console.linkstate import Piece
-from eagle3_console.store import State
+from eagle3_console.store import TAIL, State, tells_more
 from eagle3_console.widgets import ink
-from eagle3_console.widgets.pages import errors_page, profile_rows, run_page
+from eagle3_console.widgets.pages import Known, errors_page, profile_rows, run_page
 from eagle3_console.widgets.panel import Panel
 from eagle3_console.widgets.run import NO_PROFILE
 
@@ -55,6 +56,7 @@ class RunReading(PageScreen):
         self.run = run
         self._feed = feed
         self._standing: Standing | None = None
+        self._tail: tuple[Event, ...] = ()
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -64,6 +66,10 @@ class RunReading(PageScreen):
     def standing(self, state: State) -> Standing | None:
         return state.standing if self.run == state.current else self._standing
 
+    def tail(self, state: State) -> tuple[Event, ...]:
+        """The run's newest events."""
+        return state.tail if self.run == state.current else self._tail
+
     def target_run(self) -> str:
         return self.run
 
@@ -72,12 +78,14 @@ class RunReading(PageScreen):
         try:
             async for piece in self._feed():
                 *lines, rest = (rest + piece.data).split(b"\n")
-                for event in map(decode_event, lines):
-                    standing = standing if event is None else fold(standing, event)
+                events = [e for e in map(decode_event, lines) if e is not None]
+                for event in events:
+                    standing = fold(standing, event)
+                self._tail = (*self._tail, *filter(tells_more, events))[-TAIL:]
                 self._standing = standing
                 self.take(self.state)
         except ConsoleError as error:
-            self.notify(clean(error.problem.happened), title=error.problem.title, severity="error")
+            self.complain(error.problem)
 
 
 class RunScreen(RunReading):
@@ -91,7 +99,8 @@ class RunScreen(RunReading):
             return [Content.styled(f"run {clean(self.run)} is no longer in the history", ink.DIM)]
         title = ink.row((f"RUN {run.number}  {clean(run.profile)}", ink.STRONG))
         standing = self.standing(state) or Standing()
-        rows = run_page(run, state.details.get(run.run), standing, state, width)
+        known = Known(run, standing, self.tail(state), state.details.get(run.run))
+        rows = run_page(known, state, width)
         return [title, Content(""), *rows]
 
 
@@ -104,7 +113,8 @@ class ErrorsScreen(RunReading):
         run = state.find(self.run)
         if run is None:
             return [ink.row(("✓ ", ink.GOOD), "No run on this host has failed")]
-        return errors_page(run, self.standing(state), state, width)
+        standing = self.standing(state) or Standing()
+        return errors_page(Known(run, standing, self.tail(state)), state, width)
 
 
 class ProfileScreen(PageScreen):

@@ -7,6 +7,7 @@ from typing import Any
 
 from textual.content import Content
 
+from eagle3_agent.protocol.events import Event, Skipped
 from eagle3_agent.protocol.fold import Standing
 from eagle3_agent.protocol.values import ErrorInfo, Profile, RunDetail, RunSummary
 from eagle3_console import formats
@@ -41,15 +42,26 @@ def section(title: str, rows: list[Content]) -> list[Content]:
 # ------------------------------------------------------------------------- one run
 
 
-def run_page(
-    run: RunSummary, detail: RunDetail | None, standing: Standing, state: State, width: int
-) -> list[Content]:
-    """Everything known about a run; ``standing`` is the fold of its events."""
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What is at hand of one run."""
+
+    run: RunSummary
+    standing: Standing
+    """The fold of its events."""
+    tail: tuple[Event, ...] = ()
+    """Its newest events."""
+    detail: RunDetail | None = None
+
+
+def run_page(known: Known, state: State, width: int) -> list[Content]:
+    """Everything known about a run."""
+    run, standing, detail = known.run, known.standing, known.detail
     rows = [*_facts(run, state, width)]
     error = standing.error or run.error
     if error is not None:
         rows += section("What happened first", error_rows(error, width))
-    rows += section("Timeline", _timeline(run, standing, state, width))
+    rows += section("Timeline", _timeline(known, state, width))
     if detail is None:
         return [*rows, Content(""), Content.styled("reading the rest from the host", ink.DIM)]
     rows += section("Preflight", _preflight(detail, width))
@@ -82,11 +94,11 @@ def _facts(run: RunSummary, state: State, width: int) -> list[Content]:
     return [head, *(fact(name, value, width, "", _SHORT) for name, value in facts)]
 
 
-def _timeline(run: RunSummary, standing: Standing, state: State, width: int) -> list[Content]:
-    now = run.ended if run.ended is not None else state.host_now
-    rows = [ink.row("  ", item) for item in ink.spread(stage_items(standing, now), width - 2)]
-    rows += [ink.row("  ", event_line(e)) for e in state.tail if run.run == state.current]
-    return rows
+def _timeline(known: Known, state: State, width: int) -> list[Content]:
+    now = known.run.ended if known.run.ended is not None else state.host_now
+    stages = stage_items(known.standing, now)
+    rows = [ink.row("  ", item) for item in ink.spread(stages, width - 2)]
+    return rows + [ink.row("  ", event_line(event)) for event in known.tail]
 
 
 def _preflight(detail: RunDetail, width: int) -> list[Content]:
@@ -141,28 +153,36 @@ def error_rows(error: ErrorInfo, width: int) -> list[Content]:
     return [ink.cut(r, width) for r in rows]
 
 
-def errors_page(
-    run: RunSummary, standing: Standing | None, state: State, width: int
-) -> list[Content]:
-    """What happened first, in one screen; ``standing`` where the run's events are at hand."""
-    error = (standing.error if standing else None) or run.error
-    took = None
-    if run.started is not None:
-        took = (run.ended if run.ended is not None else state.host_now) - run.started
-    stage = (standing.failed_stage if standing else "") or run.stage
-    words = f"RUN {run.number} {run.state.upper()} after {formats.duration(took)}"
-    if stage:
-        words += f", in {clean(stage)}"
-    words += f", at sample {formats.count(run.samples.done)}"
-    symbol, colour = ink.OUTCOME[run.state]
-    rows = [ink.cut(Content.styled(f"{symbol} {words}", f"bold {colour}"), width)]
+def errors_page(known: Known, state: State, width: int) -> list[Content]:
+    """What happened first, in one screen."""
+    run, standing = known.run, known.standing
+    error = standing.error or run.error
+    rows = [ink.cut(_what_became(known, state), width)]
     if error is not None:
         rows += section("What happened first", error_rows(error, width))
     elif run.state in ("failed", "lost"):
         rows += [Content(""), Content("  No exception was recorded; l shows the log.")]
-    if standing is not None and standing.warnings:
-        rows += section("Warnings of this run", [event_line(w) for w in standing.warnings[-20:]])
+    skipped = [e for e in known.tail if isinstance(e, Skipped)][-20:]
+    if run.samples.skipped or standing.skipped or skipped:
+        number = formats.count(max(run.samples.skipped, standing.skipped, len(skipped)))
+        rows += section(f"Skipped: {number}, the newest of them", list(map(event_line, skipped)))
+    rows += section("Warnings of this run", [event_line(w) for w in standing.warnings[-20:]])
     return rows
+
+
+def _what_became(known: Known, state: State) -> Content:
+    """``RUN 3 FAILED after 17:44, in extract, at sample 0``"""
+    run = known.run
+    took = None
+    if run.started is not None:
+        took = (run.ended if run.ended is not None else state.host_now) - run.started
+    words = f"RUN {run.number} {run.state.upper()} after {formats.duration(took)}"
+    stage = known.standing.failed_stage or (run.stage if run.error is not None else "")
+    if stage:
+        words += f", in {clean(stage)}"
+    words += f", at sample {formats.count(run.samples.done)}"
+    symbol, colour = ink.OUTCOME[run.state]
+    return Content.styled(f"{symbol} {words}", f"bold {colour}")
 
 
 # ------------------------------------------------------------------------- a profile

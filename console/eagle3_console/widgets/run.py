@@ -115,12 +115,19 @@ def _stage(stage: StageTime, standing: Standing, host_now: float) -> Content:
     took = formats.duration(seconds)
     if standing.failed_stage == stage.name and stage is _last(standing, stage.name):
         return ink.row((f"{stage.name} ✗ ", f"bold {ink.BAD}"), took)
+    if standing.ended is not None and stage.ended == standing.ended.t and stage_cut(standing):
+        return ink.row((f"{stage.name} ! ", f"bold {ink.LOOK}"), took)
     if stage.ended is not None:
         return ink.row((f"{stage.name} ", ink.DIM), ("✓ ", ink.GOOD), (took, ink.DIM))
     shards = ""
     if stage.name == "load" and standing.shards_total is not None:
         shards = f"{standing.shards_done or 0}/{standing.shards_total} shards "
     return ink.row((f"{stage.name} ▶ ", f"bold {ink.NOW}"), (shards, ink.STRONG), took)
+
+
+def stage_cut(standing: Standing) -> bool:
+    """Whether the run's end cut its last stage short: then that stage was not done."""
+    return standing.ended is not None and standing.ended.state in ("aborted", "lost")
 
 
 def _last(standing: Standing, name: str) -> StageTime | None:
@@ -203,6 +210,8 @@ def _outcome(state: State, run: RunSummary, width: int) -> list[Content]:
     items.append(ink.row(formats.count(run.tokens), (" tokens", ink.DIM)))
     items.append(ink.row(formats.rate(run.tokens_per_second), (" mean", ink.DIM)))
     items.append(ink.row(formats.size(run.bytes), (" written", ink.DIM)))
+    if state.standing.reused:
+        items.append(ink.row(formats.count(state.standing.reused), (" kept from before", ink.DIM)))
     rows = ink.spread(items, width)
     ended = state.standing.ended
     if ended is not None and ended.survivors:
