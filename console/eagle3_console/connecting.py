@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .address import parse_address
 from .hosts import AskHostKey, AskSecret, Host
 from .local import LocalHost
-from .ssh import SshFiles, SshHost
+
+if TYPE_CHECKING:
+    from .ssh import SshFiles
 
 
 def host_for(
@@ -25,6 +29,8 @@ def host_for(
     if target == "local":
         return LocalHost(python=python)
     address = parse_address(target)
+    from .ssh import SshHost  # asyncssh costs 0.2 s, which a local target need not pay
+
     return SshHost(
         address, ask_host_key=ask_host_key, ask_secret=ask_secret, files=files, python=python
     )
