@@ -37,6 +37,9 @@ LAYERS = 6
 
 Kind = Literal["llama", "llama-bf16", "qwen3", "moe", "nan"]
 
+#: Tiny models are slower with more threads, most of all on a busy machine.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
 _BUILD = """
 import sys, torch, transformers as t
 from tokenizers import Tokenizer, models, pre_tokenizers, decoders
@@ -94,7 +97,12 @@ def worker_python() -> Path | None:
 def run_python(python: Path, code: str, *args: str) -> str:
     """stdout of a script; its stderr is in the failure's text."""
     done = subprocess.run(
-        [str(python), "-c", code, *args], capture_output=True, text=True, timeout=280
+        [str(python), "-c", code, *args],
+        env={**os.environ, **_ONE_THREAD},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -175,7 +183,7 @@ def spawn(run: RunFolder, *command: str, wrap: Sequence[str] = ()) -> subprocess
     """The worker as the supervisor starts it; output in ``output.log``."""
     python = run.record().profile.host.python
     argv = [*wrap, python, "-m", "eagle3_agent.worker", *(command or ("run", str(run.path)))]
-    env = {**os.environ, "PYTHONPATH": str(AGENT), "PYTHONUNBUFFERED": "1"}
+    env = {**os.environ, **_ONE_THREAD, "PYTHONPATH": str(AGENT), "PYTHONUNBUFFERED": "1"}
     with run.output.open("ab") as log:
         return subprocess.Popen(
             argv, cwd=run.path, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,88 +20,118 @@ pytestmark = pytest.mark.worker
 _COMPARE = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM
-model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
-layers, worst, seen = json.loads(sys.argv[3]), 0.0, []
-for name in json.loads(sys.argv[4]):
-    path = f"{sys.argv[2]}/{name}"
-    if name.endswith(".pt"):
+
+def look(path):
+    if path.endswith(".pt"):
         body = torch.load(path, mmap=True, weights_only=True)
-        ids, states, mask = body["input_ids"], body["hidden_states"], body["loss_mask"]
         assert sorted(body) == ["hidden_states", "input_ids", "loss_mask"]
-        assert mask.dtype == torch.long and mask.shape == ids.shape
-    else:
-        from safetensors.torch import load_file
-        body = load_file(path)
-        assert sorted(body) == ["hidden_states", "token_ids"]
-        ids, states = body["token_ids"], body["hidden_states"].unbind(1)
-    assert ids.dtype == torch.long
-    with torch.inference_mode():
-        out = model(ids[None], output_hidden_states=True, use_cache=False)
-        for layer, state in zip(layers, states):
-            state = state.float()
-            if layer == model.config.num_hidden_layers - 1:
-                state = model.model.norm(state)  # the last entry is after the final norm
-            want = out.hidden_states[layer + 1][0]
-            worst = max(worst, ((state - want).abs().max() / want.abs().max()).item())
-    seen.append([ids.tolist(), len(states), str(states[0].dtype), list(states[0].shape)])
-print(json.dumps([worst, seen]))
+        mask = body["loss_mask"]
+        assert mask.dtype == torch.long and mask.shape == body["input_ids"].shape
+        return body["input_ids"], body["hidden_states"]
+    from safetensors.torch import load_file
+    body = load_file(path)
+    assert sorted(body) == ["hidden_states", "token_ids"]
+    return body["token_ids"], body["hidden_states"].unbind(1)
+
+found = []
+for folder, output, layers, names in json.loads(sys.argv[1]):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    worst, seen = 0.0, []
+    for name in names:
+        ids, states = look(f"{output}/{name}")
+        assert ids.dtype == torch.long
+        with torch.inference_mode():
+            out = model(ids[None], output_hidden_states=True, use_cache=False)
+            for layer, state in zip(layers, states):
+                state = state.float()
+                if layer == model.config.num_hidden_layers - 1:
+                    state = model.model.norm(state)  # the last entry is after the final norm
+                want = out.hidden_states[layer + 1][0]
+                worst = max(worst, ((state - want).abs().max() / want.abs().max()).item())
+        seen.append([ids.tolist(), len(states), str(states[0].dtype), list(states[0].shape)])
+    found.append([worst, seen])
+print(json.dumps(found))
 """
 
 
-def compare(run: RunFolder, names: list[str]) -> tuple[float, list[Any]]:
-    asked = run.record().profile
-    layers = json.dumps(asked.capture.layers)
-    text = tiny.run_python(
-        Path(asked.host.python),
-        _COMPARE,
-        asked.model.path,
-        asked.output.dir,
-        layers,
-        json.dumps(names),
-    )
-    worst, seen = json.loads(text)
-    return worst, seen
+@dataclass(frozen=True)
+class Case:
+    kind: tiny.Kind
+    layers: tuple[int, ...]
+    form: OutputFormat
+    dtype: str
+    tolerance: float
+
+    @property
+    def names(self) -> list[str]:
+        if self.form == "speculators-pt":
+            return [f"data_{i}.pt" for i in range(COUNT)]
+        return [f"hs_{i}.safetensors" for i in range(COUNT)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "layers", "form", "dtype", "tolerance"),
-    [
-        ("llama", (1, 3, 5), "speculators-pt", "torch.float32", 1e-5),
-        ("llama", (5, 1, 1, 3), "safetensors", "torch.float32", 1e-5),
-        ("llama-bf16", (1, 3, 5), "speculators-pt", "torch.bfloat16", 4e-2),
-        ("qwen3", (0, 4), "speculators-pt", "torch.float32", 1e-5),
-        ("moe", (2, 5), "speculators-pt", "torch.float32", 1e-5),
-    ],
+COUNT = 5
+
+CASES = (
+    Case("llama", (1, 3, 5), "speculators-pt", "torch.float32", 1e-5),
+    Case("llama", (5, 1, 1, 3), "safetensors", "torch.float32", 1e-5),
+    Case("llama-bf16", (1, 3, 5), "speculators-pt", "torch.bfloat16", 4e-2),
+    Case("qwen3", (0, 4), "speculators-pt", "torch.float32", 1e-5),
+    Case("moe", (2, 5), "speculators-pt", "torch.float32", 1e-5),
 )
-def test_states_are_those_after_the_asked_layers(
-    python: Path,
-    models: dict[tiny.Kind, Path],
-    tmp_path: Path,
-    kind: tiny.Kind,
-    layers: tuple[int, ...],
-    form: OutputFormat,
-    dtype: str,
-    tolerance: float,
-) -> None:
-    data = tiny.rows(5)
-    path = tiny.write_jsonl(tmp_path / "data.jsonl", data)
-    output = tmp_path / "out" / "deeper"
-    asked = tiny.profile(python, models[kind], path, output, layers=layers, kind=form)
-    run = tiny.make_run(tmp_path / "0001", asked)
 
-    assert tiny.work(run) == 0
 
-    assert tiny.finished(run)
-    suffix = "pt" if form == "speculators-pt" else "safetensors"
-    prefix = "data" if form == "speculators-pt" else "hs"
-    names = [f"{prefix}_{i}.{suffix}" for i in range(5)]
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    run: RunFolder
+    worst: float
+    seen: list[Any]
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    python: Path, models: dict[tiny.Kind, Path], tmp_path_factory: pytest.TempPathFactory
+) -> dict[Case, Outcome]:
+    """A run for every case, and all of them compared in one process."""
+    root = tmp_path_factory.mktemp("cases")
+    data = tiny.write_jsonl(root / "data.jsonl", tiny.rows(COUNT))
+    runs = []
+    for number, case in enumerate(CASES):
+        output = root / "out" / str(number)
+        asked = tiny.profile(
+            python, models[case.kind], data, output, layers=case.layers, kind=case.form
+        )
+        run = tiny.make_run(root / f"000{number}", asked)
+        runs.append((tiny.work(run), run))
+    asked_for = [
+        [str(models[case.kind]), run.record().profile.output.dir, case.layers, case.names]
+        for case, (_, run) in zip(CASES, runs)
+    ]
+    found = json.loads(tiny.run_python(python, _COMPARE, json.dumps(asked_for)))
+    return {
+        case: Outcome(status, run, worst, seen)
+        for case, (status, run), (worst, seen) in zip(CASES, runs, found)
+    }
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.form}")
+def test_states_are_those_after_the_asked_layers(outcomes: dict[Case, Outcome], case: Case) -> None:
+    found = outcomes[case]
+    assert found.status == 0
+    assert tiny.finished(found.run)
+    output = Path(found.run.record().profile.output.dir)
     assert sorted(p.name for p in output.iterdir()) == sorted(
-        [*names, "eagle3.json", "manifest.jsonl"]
+        [*case.names, "eagle3.json", "manifest.jsonl"]
     )
-    worst, seen = compare(run, names)
-    assert worst <= tolerance
-    assert seen == [
-        [row["input_ids"], len(layers), dtype, [len(row["input_ids"]), tiny.HIDDEN]] for row in data
+    assert found.worst <= case.tolerance
+    assert found.seen == [
+        [
+            row["input_ids"],
+            len(case.layers),
+            case.dtype,
+            [len(row["input_ids"]), tiny.HIDDEN],
+        ]
+        for row in tiny.rows(COUNT)
     ]
 
 
@@ -159,28 +190,27 @@ def test_conversations_are_masked_alike_by_marks_and_by_spans(
         [{"messages": talk}, {"conversations": old}, {"messages": talk[:1]}],
     )
     # llama's template marks nothing, qwen3's marks what the assistant generates
-    masks = []
+    outputs = []
     for kind in ("llama", "qwen3"):
-        output = tmp_path / kind
-        asked = tiny.profile(python, models[kind], path, output)
+        outputs.append(str(tmp_path / kind))
+        asked = tiny.profile(python, models[kind], path, tmp_path / kind)
         run = tiny.make_run(tmp_path / f"run-{kind}", asked)
         assert tiny.work(run) == 0
         assert tiny.skipped(run) == {2: "line 3: no assistant turn"}
-        masks.append(_learned(python, output))
-    assert masks[0] == masks[1] == [["gut, 谢谢<|im_end|>bye<|im_end|>"], ["b<|im_end|>"]]
+    learned = json.loads(tiny.run_python(python, _LEARNED, *outputs))
+    texts = [[_text(ids) for ids in sample] for sample in learned]
+    assert texts == [["gut, 谢谢<|im_end|>bye<|im_end|>", "b<|im_end|>"]] * 2
 
 
-def _learned(python: Path, output: Path) -> list[list[str]]:
-    """The text under each sample's loss mask; a byte is a token here."""
-    code = """
+#: The ids under each sample's loss mask, for each folder.
+_LEARNED = """
 import json, sys, torch
 made = []
-for name in ("data_0.pt", "data_1.pt"):
-    body = torch.load(f"{sys.argv[1]}/{name}", mmap=True, weights_only=True)
-    made.append(body["input_ids"][body["loss_mask"].bool()].tolist())
+for folder in sys.argv[1:]:
+    bodies = [torch.load(f"{folder}/data_{i}.pt", mmap=True, weights_only=True) for i in (0, 1)]
+    made.append([b["input_ids"][b["loss_mask"].bool()].tolist() for b in bodies])
 print(json.dumps(made))
 """
-    return [[_text(ids)] for ids in json.loads(tiny.run_python(python, code, str(output)))]
 
 
 def _text(ids: list[int]) -> str:

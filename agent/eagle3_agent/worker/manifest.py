@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,9 @@ CONVENTION = (
     "layer i = state after decoder layer i (0-based), before the final norm: "
     "transformers' hidden_states[i + 1]"
 )
+
+_CHECKERS = 4
+"""Threads that hash what is there; hashlib runs outside of the interpreter's lock."""
 
 _SAMPLE = re.compile(r"(?:data_\d+\.pt|hs_\d+\.safetensors)")
 _PARTIAL = re.compile(r"\.(?:data_\d+\.pt|hs_\d+\.safetensors)\.\d+\.partial")
@@ -250,6 +254,15 @@ def intact(folder: Path, entry: Entry) -> str:
         return "" if file_digest(path) == entry.sha256 else "its checksum differs"
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
+
+
+def all_intact(folder: Path, entries: Sequence[Entry]) -> list[str]:
+    """``intact`` of each, a few at a time; a signal does not wait for the rest."""
+    pool = ThreadPoolExecutor(_CHECKERS)
+    try:
+        return list(pool.map(lambda entry: intact(folder, entry), entries))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def file_digest(path: Path) -> str:

@@ -7,7 +7,6 @@ earlier attempt finished are checked here, and kept only if every byte agrees.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,9 +15,6 @@ from .dataset import Bad, Row, digest
 from .engines.base import Sample
 from .errors import DataError
 from .manifest import Entry
-
-_CHECKERS = 4
-"""Threads that hash what is there; hashlib runs outside of the interpreter's lock."""
 
 
 @dataclass
@@ -84,9 +80,7 @@ def same_row(entry: Entry, sample: Sample) -> bool:
 
 
 def _keep_intact(plan: Plan, folder: Path, candidates: list[Entry]) -> None:
-    with ThreadPoolExecutor(_CHECKERS) as pool:
-        verdicts = pool.map(lambda entry: manifest.intact(folder, entry), candidates)
-        for entry, why in zip(candidates, verdicts):
-            if not why:
-                plan.reused.add(entry.index)
-                plan.reused_tokens += entry.tokens
+    for entry, why in zip(candidates, manifest.all_intact(folder, candidates)):
+        if not why:
+            plan.reused.add(entry.index)
+            plan.reused_tokens += entry.tokens

@@ -6,7 +6,6 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from .manifest import Entry, Marker
 from .model_info import ModelInfo
 from .plan import same_row
 
-_CHECKERS = 4
 _MAX_NAMED = 100
 
 
@@ -96,10 +94,7 @@ def _check_files(
     """Every file by checksum, then its content by the row it was made from."""
     folder = Path(profile.output.dir)
     ordered = [entries[index] for index in sorted(entries)]
-    with ThreadPoolExecutor(_CHECKERS) as pool:
-        why = dict(
-            zip((e.index for e in ordered), pool.map(lambda e: manifest.intact(folder, e), ordered))
-        )
+    why = dict(zip((e.index for e in ordered), manifest.all_intact(folder, ordered)))
     found = _Found([], [])
     unseen = dict(entries)
     for row in prepare.open_data(profile, info):
