@@ -97,21 +97,22 @@ def problem_object(value: Problem, report: Report | None) -> dict[str, Any]:
 
 
 def report(value: Report) -> list[Line]:
-    """A line for each check, its way out below, and the sum."""
+    """A line for each check, its way out below, and the sum of them."""
     lines: list[Line] = []
     width = max((len(v.title) for v in value.verdicts), default=0)
     for verdict in value.verdicts:
         mark, colour = _VERDICTS[verdict.status]
-        lines.append((f"  {mark} {verdict.title.ljust(min(width, 40))}  {verdict.saw}", colour))
+        first, *more = verdict.saw.split("\n")
+        lines.append((f"  {mark} {verdict.title.ljust(min(width, 40))}  {first}", colour))
+        lines += [(" " * (min(width, 40) + 6) + text, colour) for text in more]
         if verdict.status in ("block", "warn"):
             lines += [(f"      {text}", "") for text in (verdict.why,) if text]
             lines += [(f"      ▸ {text}", "") for text in (verdict.todo,) if text]
     total, blocking = len(value.verdicts), value.blocking
     took = f"{value.seconds:.1f} s"
     if blocking:
-        names = " ".join(f"--force {v.check}" for v in blocking)
-        lines.append((f"blocked by {len(blocking)} of {total} checks, {took}", "red"))
-        lines.append((f"  to start all the same: {names}", ""))
+        names = ", ".join(v.check for v in blocking)
+        lines.append((f"blocked by {len(blocking)} of {total} checks ({names}), {took}", "red"))
     else:
         lines.append((f"ready: no check of {total} blocks, {took}", "green"))
     return lines
@@ -246,7 +247,7 @@ def runs(values: Sequence[RunSummary], now: float) -> list[Line]:
                 formats.duration(took),
                 samples(run.samples),
                 formats.count(run.tokens_per_second),
-                crop(error_text(run.error), 60) if run.error else run.stage,
+                _remark(run),
             )
         )
     head, *lines = table(header, rows, right=(2, 6, 7, 8))
@@ -254,10 +255,17 @@ def runs(values: Sequence[RunSummary], now: float) -> list[Line]:
     return [(head, "dim"), *zip(lines, colours)]
 
 
-def samples(value: Samples) -> str:
-    """``412 / 1 000``, with what was skipped."""
+def _remark(run: RunSummary) -> str:
+    """What a line of the history still has to say: the error, or the stage that goes on."""
+    if run.error is not None:
+        return crop(error_text(run.error), 60)
+    return run.stage if run.state == "running" else ""
+
+
+def samples(value: Samples, noun: str = "") -> str:
+    """``412 / 1 000 samples``, with what was skipped."""
     skipped = f", {formats.count(value.skipped)} skipped" if value.skipped else ""
-    return f"{formats.count(value.done)} / {formats.count(value.total)}{skipped}"
+    return f"{formats.count(value.done)} / {formats.count(value.total)}{noun}{skipped}"
 
 
 def error_text(value: ErrorInfo) -> str:
@@ -284,7 +292,7 @@ def outcome(value: RunSummary) -> list[str]:
         if value.error.where is not None and value.error.message:
             lines.append(f"  {_where(value.error.where)}")
     lines.append(
-        f"  {samples(value.samples)} samples   {formats.count(value.tokens)} tokens   "
+        f"  {samples(value.samples, ' samples')}   {formats.count(value.tokens)} tokens   "
         f"{formats.rate(value.tokens_per_second)}   {formats.size(value.bytes)}"
     )
     lines.append(f"  in {value.output_dir}")
@@ -320,7 +328,7 @@ def _detail_checks(value: RunDetail) -> list[Line]:
     lines: list[Line] = []
     if value.preflight is not None:
         lines.append(("preflight", "bold"))
-        lines += report(value.preflight)[: -2 if value.preflight.blocking else -1]
+        lines += report(value.preflight)[:-1]
     if value.forced:
         lines.append((f"  started over: {', '.join(value.forced)}", "amber"))
     needed = [p for p in value.patches if p.status == "needed"]
@@ -351,15 +359,16 @@ def stage_line(standing: Standing, event: Stage) -> Line:
 
 
 def progress_line(standing: Standing) -> str:
-    """Where a run stands, in one line; empty before its first stage."""
+    """Where a run stands, in one line; empty while no stage goes on."""
     stage = standing.stage
-    if stage is None:
+    if stage is None or stage.ended is not None:
         return ""
-    text = f"  ▶ {stage.name:10}"
+    text = f"  ▶ {stage.name}"
     if stage.name == "load" and standing.shards_total:
-        text += f" {standing.shards_done} / {standing.shards_total} shards"
+        text += f"   {standing.shards_done} / {standing.shards_total} shards"
     if stage.name == "extract":
-        text += f" {samples(standing.samples)} samples   {formats.rate(standing.rate)}"
+        text += "  "
+        text += f" {samples(standing.samples, ' samples')}   {formats.rate(standing.rate)}"
         text += f"   {formats.size(standing.bytes)}"
     rest = eta.estimate(standing, standing.last or 0.0)
     return f"{text}   ETA {formats.duration(rest.seconds)} ({rest.basis})" if rest else text

@@ -51,7 +51,7 @@ async def abort(args: argparse.Namespace, terminal: Terminal) -> int:
     async with connected(args.target, terminal) as link:
         run = (await run_detail(link, args.run)).summary
         if run.state in ("queued", "running") and not args.yes:
-            what = f"{run.state}, {run.profile}, {render.samples(run.samples)} samples"
+            what = f"{run.state}, {run.profile}, {render.samples(run.samples, ' samples')}"
             question = f"End run {run.run} ({what}) and all its processes?"
             if not terminal.confirm(question, "Add --yes."):
                 terminal.say("nothing was done")

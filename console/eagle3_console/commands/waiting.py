@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from eagle3_agent.protocol import decode_event
-from eagle3_agent.protocol.events import Ended, Event, Note, Skipped, Stage
+from eagle3_agent.protocol.events import Event, Load, Note, Progress, Skipped, Stage
 from eagle3_agent.protocol.fold import Standing, fold
 from eagle3_agent.protocol.values import RunSummary
 from eagle3_console import render
@@ -19,7 +19,7 @@ _LINE_EVERY = 5.0
 _REWRITE_EVERY = 0.2
 
 
-class Progress:
+class Display:
     """Folds events and decides what of them is shown."""
 
     def __init__(self, terminal: Terminal) -> None:
@@ -37,15 +37,15 @@ class Progress:
             self._terminal.milestone(f"  ! {event.text}", "amber")
         elif isinstance(event, Skipped):
             self._skip(event)
-        elif not isinstance(event, Ended):
+        elif isinstance(event, (Load, Progress)) or self._terminal.rewrites:
             self._progress()
 
     def _stage(self, event: Stage) -> None:
         if event.status == "start":
-            self._progress()
+            self._shown_at = 0.0  # the first figures of a stage are shown at once
+            if self._terminal.rewrites:  # between two lines that stay it would say nothing new
+                self._progress()
             return
-        if event.name == "extract":
-            self._progress(now=True)  # the last count, which the pace of lines may have left out
         line, colour = render.stage_line(self.standing, event)
         self._terminal.milestone(line, colour)
 
@@ -56,10 +56,10 @@ class Progress:
         elif self._skips == 6:
             self._terminal.milestone("  ! more samples are skipped; `events` lists them", "amber")
 
-    def _progress(self, now: bool = False) -> None:
+    def _progress(self) -> None:
         line = render.progress_line(self.standing)
         every = _REWRITE_EVERY if self._terminal.rewrites else _LINE_EVERY
-        due = now or time.monotonic() - self._shown_at >= every
+        due = time.monotonic() - self._shown_at >= every
         if line and due and line != self._shown:
             self._terminal.progress(line)
             self._shown_at, self._shown = time.monotonic(), line
@@ -70,13 +70,13 @@ async def follow_run(link: LinkPort, run: str, terminal: Terminal) -> RunSummary
 
     Raises ConsoleError when the link is lost for good.
     """
-    progress = Progress(terminal)
+    display = Display(terminal)
     rest = b""
     async for piece in link.stream(run, "events"):
         *lines, rest = (rest + piece.data).split(b"\n")
         for line in lines:
             event = decode_event(line)
             if event is not None:
-                progress.take(event)
+                display.take(event)
     terminal.settle()
     return (await run_detail(link, run)).summary
