@@ -7,6 +7,7 @@ What one connection says is ``session``'s; how the agent gets to the host is
 from __future__ import annotations
 
 import asyncio
+import base64
 import binascii
 import logging
 import random
@@ -140,6 +141,7 @@ class Link:
             raise
         if self._closed:
             await session.close()
+            await self._host.close()
             raise self._gone()
         self._enter(session, welcome)
         self._keeper = asyncio.create_task(self._keep(session))
@@ -321,8 +323,7 @@ class Link:
         self, session: Session, runs: bool, interval: float
     ) -> tuple[RunSummary, ...]:
         reply = await session.ask(ListRuns(0, watch=runs), 60)
-        if interval > 0:
-            await session.ask(WatchHost(0, interval), 60)
+        await session.ask(WatchHost(0, max(interval, 0.0)), 60)
         return reply.runs if isinstance(reply, Runs) else ()
 
     async def _renew_watch(self, session: Session) -> None:
@@ -366,10 +367,13 @@ class Link:
 def _piece(chunk: Chunk, offset: int) -> Piece:
     """What a chunk adds behind ``offset``; bytes that are already there are cut off."""
     try:
-        data = chunk.raw()
+        data = base64.b64decode(chunk.data, validate=True)
     except (binascii.Error, ValueError):
-        data = b""
-        chunk = Chunk(chunk.sub, -1, "", False)
+        raise connect_error(
+            "The stream cannot be read",
+            f"The agent's bytes from {chunk.offset} on are not base64.",
+            "Open it again; if that repeats, upgrade the agent.",
+        ) from None
     if not 0 <= chunk.offset <= offset:
         raise connect_error(
             "The stream has a gap",

@@ -79,7 +79,8 @@ def answer(message):
         send(Runs(number, (summary(),)))
     elif isinstance(message, WatchHost):
         send(Done(number))
-        send(Telemetry(HostSample(1.0)))
+        if message.interval > 0:
+            send(Telemetry(HostSample(1.0)))
     elif isinstance(message, Subscribe):
         send(Done(number))
         threading.Thread(target=follow, args=(message,), daemon=True).start()

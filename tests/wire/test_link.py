@@ -14,6 +14,7 @@ from eagle3_agent.protocol import VERSION
 from eagle3_agent.protocol.messages import (
     Abort,
     AgentStatus,
+    Chunk,
     GetCompat,
     GetRun,
     RunChanged,
@@ -33,7 +34,7 @@ from eagle3_agent.protocol.values import (
 from eagle3_console import session as session_module
 from eagle3_console.errors import ConsoleError, ExitCode
 from eagle3_console.hosts import Refused
-from eagle3_console.link import Link, backoff
+from eagle3_console.link import Link, _piece, backoff
 from eagle3_console.linkstate import Connecting, LinkState, Live, Offline, Piece, Reconnecting
 from eagle3_console.local import LocalHost
 from support.links import (
@@ -199,6 +200,39 @@ async def test_watch_is_renewed_and_every_run_told_again(tmp_path: Path) -> None
     await until(lambda: any(isinstance(m, RunChanged) for m in pushed), "the runs again")
     await until(lambda: any(isinstance(m, Telemetry) for m in pushed), "telemetry again")
     await link.close()
+
+
+async def test_telemetry_stops_when_it_is_no_longer_wanted(tmp_path: Path) -> None:
+    pushed: list[RunChanged | Telemetry] = []
+    link = Link(local_host(tmp_path), on_push=pushed.append, archive=fake_archive())
+    await link.connect()
+    await link.watch(host_interval=1)
+    await until(lambda: len(pushed) == 1, "telemetry")
+    await link.watch(host_interval=0)
+    await _kill_agent(link)
+    await until(lambda: any(isinstance(m, RunChanged) for m in pushed), "the runs again")
+    assert sum(isinstance(m, Telemetry) for m in pushed) == 1
+    await link.close()
+
+
+@pytest.mark.parametrize(
+    ("chunk", "said"),
+    [
+        (Chunk.of(1, 11, b"x", True), "gap"),
+        (Chunk.of(1, -1, b"x", True), "gap"),
+        (Chunk(1, 10, "&", True), "cannot be read"),
+        (Chunk(1, 10, "\u0660", True), "cannot be read"),
+    ],
+)
+def test_a_chunk_that_does_not_fit(chunk: Chunk, said: str) -> None:
+    with pytest.raises(ConsoleError) as caught:
+        _piece(chunk, 10)
+    assert said in caught.value.problem.title
+
+
+def test_what_is_already_there_is_cut_off() -> None:
+    assert _piece(Chunk.of(1, 7, b"789abc", False), 10) == Piece(10, b"abc", False, False)
+    assert _piece(Chunk.of(1, 0, b"0", True, True), 10) == Piece(10, b"", True, True)
 
 
 async def _kill_agent(link: Link) -> None:
