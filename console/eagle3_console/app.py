@@ -379,6 +379,11 @@ class ConsoleApp(App[int]):
         for active in self.screen.active_bindings.values():
             group = everywhere if isinstance(active.node, App) else here
             group.setdefault(active.binding.action, []).append(active)
+        for group in (here, everywhere):  # what the row of keys shows comes first
+            shown = {a: f for a, f in group.items() if any(k.binding.show for k in f)}
+            rest = {a: f for a, f in group.items() if a not in shown}
+            group.clear()
+            group.update(shown | rest)
         return [
             (title, [_help_row(found) for found in group.values() if found[0].binding.description])
             for title, group in (("On this screen", here), ("Everywhere", everywhere))

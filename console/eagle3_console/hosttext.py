@@ -63,6 +63,11 @@ def clean_lines(text: str, limit: int = 5000) -> list[str]:
     return kept
 
 
+def first_line(text: str) -> str:
+    """The first line that says something, clean; empty when none does."""
+    return clean(next((line.strip() for line in text.splitlines() if line.strip()), ""))
+
+
 def crop(text: str, width: int) -> str:
     """At most ``width`` cells; what did not fit is told by an ellipsis."""
     if width <= 0:

@@ -154,7 +154,7 @@ def past(seconds: float, gpus: int, *, since_load: float, since_extract: float) 
     for ago in range(int(seconds), 0, -5):
         now = sample(NOW - ago, gpus, busy=ago <= since_load)
         if since_extract < ago <= since_load:
-            part = (since_load - ago) / max(1.0, since_load - since_extract)
+            part = (since_load - ago) / max(1.0, since_load - since_extract) * 21 / 64
             now = replace(now, gpus=tuple(_loading(g, ago, part) for g in now.gpus))
         made.append(now)
     return made
@@ -388,7 +388,10 @@ def loading() -> FakeLink:
         stage="load",
     )
     link = FakeLink(runs=(*history()[:3], run), now=NOW)
-    link.samples = [*past(600, 8, since_load=360.0, since_extract=0.0), sample(NOW)]
+    link.samples = past(600, 8, since_load=360.0, since_extract=0.0)
+    newest = link.samples[-1]
+    cards = tuple(_loading(card, 0.0, 21 / 64) for card in newest.gpus)
+    link.samples.append(replace(newest, t=NOW, gpus=cards))
     link.details = {r.run: detail(r) for r in link.runs}
     made = events_until_extract(start, 1082.0)
     link.happen("0004", *(e for e in made if e.t <= NOW - 3))

@@ -15,7 +15,7 @@ from . import scenes
 from .fakelink import FakeLink
 
 #: Seconds after which a condition that did not come true fails the test.
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 class Clock:

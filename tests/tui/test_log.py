@@ -45,10 +45,13 @@ async def test_the_end_is_followed_until_the_reader_moves_away() -> None:
 
         await pilot.press("F")
         await sees(pilot, "one more", "▶ following")
-        await pilot.press("k")
-        await sees(pilot, "not following")
-        await pilot.press("G")
-        await sees(pilot, "one more", "▶ following")
+        for key in ("k", "up", "pageup", "ctrl+b", "home"):
+            await pilot.press(key)
+            await sees(pilot, "not following")
+            link.write("0004", "output", b"and another\n")
+            await misses(pilot, "and another")
+            await pilot.press("end")
+            await sees(pilot, "and another", "▶ following")
 
 
 async def test_search_jumps_goes_round_and_takes_regular_expressions() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,3 +118,10 @@ def test_link_lost(snap_compare: Compare) -> None:
         await until(pilot, lambda: not app.state.live)
 
     assert snap_compare(app, terminal_size=(120, 40), run_before=before)
+
+
+def test_the_pictures_in_the_docs_show_what_the_screens_show_now() -> None:
+    script = Path(__file__).parents[2] / "docs" / "make_screenshots.py"
+    command = [sys.executable, str(script), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -57,21 +57,13 @@ class LogScreen(ConsoleScreen):
     DEFAULT_CSS = """
     LogScreen #body { padding: 0; }
     LogScreen Input { display: none; height: 1; padding: 0 1; background: $panel; }
+    LogScreen Input.-textual-compact { padding: 0 1 !important; }
     LogScreen Input.-open { display: block; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "search", "search"),
         Binding("n", "hit(1)", "next hit"),
         Binding("N", "hit(-1)", "previous hit", show=False),
-        Binding("F", "follow", "follow"),
-        Binding("g,home", "top", "top"),
-        Binding("G,end", "bottom", "bottom"),
-        Binding("j,down", "by(1)", "line down", show=False),
-        Binding("k,up", "by(-1)", "line up", show=False),
-        Binding("pagedown,ctrl+f", "page(1)", "page down", show=False),
-        Binding("pageup,ctrl+b", "page(-1)", "page up", show=False),
-        Binding("right", "sideways(1)", "right", show=False),
-        Binding("left", "sideways(-1)", "left", show=False),
     ]
 
     def __init__(self, state: State, run: str, feed: Feed) -> None:
@@ -123,8 +115,12 @@ class LogScreen(ConsoleScreen):
 
     def _flush(self) -> None:
         self.flushing = False
+        self.view.update_lines()
+        self.on_log_view_moved()
+
+    def on_log_view_moved(self, _: LogView.Moved | None = None) -> None:
+        """Say what the view does now."""
         view, head = self.view, self.query_one(LogHead)
-        view.update_lines()
         number = len(self.buffer)
         words = [f"{formats.count(number)} line{'' if number == 1 else 's'}"]
         if self.buffer.first:
@@ -139,37 +135,6 @@ class LogScreen(ConsoleScreen):
         else:
             head.mark = Content.styled("! not following, F follows", ink.LOOK)
         head.show(self.state)
-
-    # --------------------------------------------------------------------- moving
-
-    def action_follow(self) -> None:
-        self.view.follow = not self.view.follow
-        self._flush()
-
-    def action_top(self) -> None:
-        self.view.go_to(self.buffer.first)
-        self._flush()
-
-    def action_bottom(self) -> None:
-        self.view.follow = True
-        self._flush()
-
-    def action_by(self, lines: int) -> None:
-        view = self.view
-        view.follow = False
-        view.scroll_to(y=view.scroll_y + lines, animate=False, immediate=True, force=True)
-        self._flush()
-
-    def action_page(self, pages: int) -> None:
-        self.action_by(pages * max(1, self.view.size.height - 1))
-
-    def action_sideways(self, by: int) -> None:
-        view = self.view
-        view.scroll_to(x=view.scroll_x + by * 20, animate=False, immediate=True, force=True)
-
-    def on_mouse_scroll_up(self) -> None:
-        self.view.follow = False
-        self._soon()
 
     # --------------------------------------------------------------------- search
 
@@ -223,7 +188,6 @@ class LogScreen(ConsoleScreen):
             return
         view.hit = found
         view.go_to(found)
-        self._flush()
 
     async def _scan(self, search: Search, start: int, stop: int, step: int) -> int | None:
         while (stop - start) * step > 0:

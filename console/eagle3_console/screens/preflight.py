@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 
 from eagle3_console import formats
-from eagle3_console.hosttext import clean
+from eagle3_console.hosttext import clean, first_line
 from eagle3_console.messages import PreflightAsked, StartOver
 from eagle3_console.store import State
 from eagle3_console.widgets import ink
@@ -71,7 +71,7 @@ class PreflightScreen(ConsoleScreen):
             self.notify("Nothing blocks: s starts the run.")
             return
         force = tuple(v.check for v in report.blocking)
-        names = [f"✗ {clean(v.title)}: {clean(v.saw)}" for v in report.blocking]
+        names = [f"✗ {clean(v.title)}: {first_line(v.saw)}" for v in report.blocking]
         many = f"these {len(force)} blocks" if len(force) > 1 else "this block"
         question = ConfirmScreen(
             f"Start over {many}?",

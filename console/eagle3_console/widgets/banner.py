@@ -18,7 +18,7 @@ class LinkBanner(Panel):
     """Takes no room while the link is fine."""
 
     DEFAULT_CSS = """
-    LinkBanner { display: none; margin-top: 1; }
+    LinkBanner { display: none; margin-bottom: 1; }
     LinkBanner.-shown { display: block; }
     """
 

@@ -7,7 +7,9 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.binding import Binding, BindingType
 from textual.geometry import Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -21,17 +23,32 @@ _LOOK = re.compile(r"\b(WARNING|WARN)\b")
 _DIM = re.compile(r"\bDEBUG\b")
 
 
-class LogView(ScrollView, can_focus=True):
+class LogView(ScrollView, can_focus=True, inherit_bindings=False):
     """Shows a LineBuffer; follows its end until the reader scrolls away from it."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"log--bad", "log--look", "log--dim", "log--hit"}
     DEFAULT_CSS = """
-    LogView { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 1; }
+    LogView { height: 1fr; padding: 0 1; scrollbar-size-vertical: 1; scrollbar-size-horizontal: 0; }
     LogView .log--bad { color: $error; }
     LogView .log--look { color: $warning; }
     LogView .log--dim { color: $ink-dim; }
     LogView .log--hit { background: $warning; color: $background; text-style: bold; }
     """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("F", "follow", "follow"),
+        Binding("g,home", "top", "top"),
+        Binding("G,end", "bottom", "bottom"),
+        Binding("j,down", "by(1)", "line down", show=False),
+        Binding("k,up", "by(-1)", "line up", show=False),
+        Binding("pagedown,ctrl+f", "page(1)", "page down", show=False),
+        Binding("pageup,ctrl+b", "page(-1)", "page up", show=False),
+        Binding("right", "sideways(1)", "right", show=False),
+        Binding("left", "sideways(-1)", "left", show=False),
+    ]
+
+    class Moved(Message):
+        """The reader moved, or chose to follow or to stay."""
 
     def __init__(self, buffer: LineBuffer, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -64,12 +81,43 @@ class LogView(ScrollView, can_focus=True):
         if self.follow:
             self.call_after_refresh(self.update_lines)
 
+    def action_follow(self) -> None:
+        self.follow = not self.follow
+        self.update_lines()
+        self.post_message(self.Moved())
+
+    def action_top(self) -> None:
+        self.go_to(self.buffer.first)
+
+    def action_bottom(self) -> None:
+        self.follow = True
+        self.update_lines()
+        self.post_message(self.Moved())
+
+    def action_by(self, lines: int) -> None:
+        self.follow = False
+        to = self.scroll_y + lines
+        self.scroll_to(y=to, animate=False, immediate=True, force=True)
+        self.post_message(self.Moved())
+
+    def action_page(self, pages: int) -> None:
+        self.action_by(pages * max(1, self.size.height - 1))
+
+    def action_sideways(self, by: int) -> None:
+        to = self.scroll_x + by * 20
+        self.scroll_to(x=to, animate=False, immediate=True, force=True)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.follow = False
+        self.post_message(self.Moved())
+
     def go_to(self, line: int) -> None:
         """Show a line in the upper third, and stop following."""
         self.follow = False
         top = line - self.buffer.first - self.size.height // 3
         self.scroll_to(y=max(0, top), animate=False, immediate=True, force=True)
         self.refresh()
+        self.post_message(self.Moved())
 
     @property
     def top_line(self) -> int:

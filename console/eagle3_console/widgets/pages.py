@@ -11,7 +11,7 @@ from eagle3_agent.protocol.events import Event, Skipped
 from eagle3_agent.protocol.fold import Standing
 from eagle3_agent.protocol.values import ErrorInfo, Profile, RunDetail, RunSummary
 from eagle3_console import formats
-from eagle3_console.hosttext import clean, clean_lines, crop, fit
+from eagle3_console.hosttext import clean, clean_lines, crop, first_line, fit
 from eagle3_console.store import State
 
 from . import ink
@@ -111,7 +111,8 @@ def _preflight(detail: RunDetail, width: int) -> list[Content]:
         rows.append(ink.row("  ", (f"! {over}", ink.LOOK)))
     for verdict in report.verdicts:
         symbol, colour = MARK[verdict.status]
-        rows.append(fact(f"{symbol} {verdict.title}", clean(verdict.saw), width, colour))
+        title = (fit(clean(verdict.title), min(_LONG, width // 3) - 2), ink.DIM)
+        rows.append(ink.row("  ", (f"{symbol} ", colour), title, "  ", first_line(verdict.saw)))
     return rows
 
 

@@ -8,7 +8,7 @@ from eagle3_agent.protocol.fold import Standing
 from eagle3_agent.protocol.values import ErrorInfo, Profile, RunSummary, StageTime
 from eagle3_console import formats
 from eagle3_console.eta import Eta, estimate
-from eagle3_console.hosttext import clean, crop, crop_left
+from eagle3_console.hosttext import clean, crop, crop_left, first_line
 from eagle3_console.store import ENDED, State
 
 from . import ink
@@ -242,8 +242,7 @@ def error_lines(error: ErrorInfo, width: int) -> list[Content]:
 
 def error_headline(error: ErrorInfo, width: int) -> str:
     """``RuntimeError: Boolean value …``; an empty message says that it is empty."""
-    message = next((m for m in error.message.splitlines() if m.strip()), "")
-    text = f"{clean(error.type)}: {clean(message.strip()) or '(no message)'}"
+    text = f"{clean(error.type)}: {first_line(error.message) or '(no message)'}"
     return crop(text, width)
 
 

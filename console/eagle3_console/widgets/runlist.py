@@ -24,7 +24,7 @@ from .panel import Panel
 from .run import error_headline
 
 
-class RunList(ScrollView, can_focus=True):
+class RunList(ScrollView, can_focus=True, inherit_bindings=False):
     """Row 0 is the newest run."""
 
     DEFAULT_CSS = """

@@ -8,7 +8,7 @@ from textual.content import Content
 
 from eagle3_agent.protocol.values import Report, Status, Verdict
 from eagle3_console import formats
-from eagle3_console.hosttext import clean, clean_lines, fit
+from eagle3_console.hosttext import clean, clean_lines, first_line, fit
 from eagle3_console.store import State
 
 from . import ink
@@ -96,7 +96,7 @@ def _folded(verdict: Verdict, width: int, label: int) -> Content:
     symbol, colour = MARK[verdict.status]
     took = f"{verdict.seconds:.1f} s" if verdict.seconds >= 0.05 else ""
     title = fit(clean(verdict.title), label)
-    left = ink.row((f"{symbol} ", colour), title, "  ", (clean(verdict.saw), ink.DIM))
+    left = ink.row((f"{symbol} ", colour), title, "  ", (first_line(verdict.saw), ink.DIM))
     return ink.ends(ink.cut(left, width - 8), Content.styled(took, ink.DIM), width)
 
 
