@@ -240,11 +240,22 @@ def test_agent_status_stop_and_upgrade(host: Bench) -> None:
     assert "pid 77" in host.run("agent", "status", "local").out
     assert [type(asked) for asked in host.link.asked] == [AgentStatus]
     host.link.asked.clear()
+    host.link.agent_outdated = True
+    assert "eagle3-console agent upgrade local" in host.run("agent", "status", "local").out
+    host.link.asked.clear()
     assert host.run("agent", "stop", "local", "--json").object["stopped"] is True
     assert [type(asked) for asked in host.link.asked] == [StopAgent]
     host.link.asked.clear()
     assert host.run("agent", "upgrade", "local").code == ExitCode.DONE
     assert [type(asked) for asked in host.link.asked] == [StopAgent, AgentStatus]
+
+
+def test_what_a_link_remarks_is_told_on_stderr(host: Bench) -> None:
+    host.answers[ListRuns] = Runs(1, ())
+    host.link.warnings = ("The shell's start-up files print \x1b[5m",)
+    ran = host.run("runs", "local", "--json")
+    assert ran.object["runs"] == []
+    assert ran.err == "! The shell's start-up files print \n"
 
 
 def test_an_answer_of_the_wrong_kind_is_told(host: Bench) -> None:

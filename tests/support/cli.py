@@ -46,6 +46,8 @@ class ScriptedLink:
         self.asked: list[Any] = []
         self.refuse: ConsoleError | None = None
         self.closed = False
+        self.warnings: tuple[str, ...] = ()
+        self.agent_outdated = False
         self.state: LinkState = Live(0.02, WELCOME)
         self.on_state: Callable[[LinkState], None] | None = None
         self.on_push: Callable[[RunChanged | Telemetry], None] | None = None

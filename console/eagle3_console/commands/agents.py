@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 
-from eagle3_agent.protocol import to_json
 from eagle3_agent.protocol.messages import AgentStatus, Done, Status, StopAgent
 from eagle3_console import render
 from eagle3_console.errors import ExitCode
 
 from . import arguments
-from .linking import ask, connected
+from .linking import ask, connected, without_wire
 from .terminal import Terminal
 
 
@@ -26,7 +25,8 @@ def add(commands: arguments.Commands) -> None:
         "  status   what it is and what it does\n"
         "  stop     end it\n"
         "  upgrade  end it and start the one that belongs to this console\n\n"
-        "With --json: archive, pid, started, folder, clients, running, queued; stop: stopped.",
+        "With --json: archive, pid, started, folder, clients, running, queued,\n"
+        "outdated; stop: stopped.",
         "  eagle3-console agent status root@gpu-01",
     )
     parser.add_argument("act", choices=("status", "stop", "upgrade"))
@@ -43,8 +43,15 @@ async def agent(args: argparse.Namespace, terminal: Terminal) -> int:
         return ExitCode.DONE
     async with connected(args.target, terminal, read_only=True) as link:
         status = await ask(link, AgentStatus(0), Status)
-    terminal.object({"target": args.target, **to_json(status)})
+        outdated = link.agent_outdated
+    terminal.object({"target": args.target, **without_wire(status), "outdated": outdated})
     terminal.lines(render.agent(status, time.time()))
+    if outdated:
+        terminal.line(
+            "  not the one of this console; replace it: "
+            f"eagle3-console agent upgrade {args.target}",
+            "amber",
+        )
     return ExitCode.DONE
 
 

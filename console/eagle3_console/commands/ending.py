@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from eagle3_agent.protocol import to_json
 from eagle3_agent.protocol.messages import Abort, Clear, Cleared, Done
 from eagle3_console import render
 from eagle3_console.errors import ExitCode
 
 from . import arguments
-from .linking import SLOW, ask, connected, run_detail
+from .linking import SLOW, ask, connected, run_detail, without_wire
 from .terminal import Terminal
 
 #: TERM, INT and KILL with their grace on the host take up to 10 seconds.
@@ -75,7 +74,7 @@ async def clear(args: argparse.Namespace, terminal: Terminal) -> int:
                 terminal.say("nothing was removed")
                 return ExitCode.FAILED
         result = await ask(link, Clear(0, run, True), Cleared, SLOW) if preview.files else preview
-    terminal.object({"run": run, **to_json(result)})
+    terminal.object({"run": run, **without_wire(result)})
     if result.files:
         terminal.lines(render.cleared(result))
     else:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from eagle3_agent.protocol import Message
+from eagle3_agent.protocol import Message, to_json
 from eagle3_agent.protocol.messages import Detail, GetRun
 from eagle3_agent.protocol.values import RunDetail
 from eagle3_console.errors import error
@@ -92,6 +92,8 @@ async def connected(
     link = open_link(target, terminal, read_only=read_only)
     try:
         await link.connect()
+        for text in link.warnings:
+            terminal.say(f"! {text}", "amber")
         yield link
     finally:
         await link.close()
@@ -111,6 +113,11 @@ async def ask(link: LinkPort, message: Message, reply: type[T], timeout: float |
             "internal",
         )
     return answer
+
+
+def without_wire(reply: Message) -> dict[str, Any]:
+    """A reply's facts for ``--json``, without the number that joins it to its question."""
+    return {key: value for key, value in to_json(reply).items() if key != "re"}
 
 
 async def run_detail(link: LinkPort, run: str) -> RunDetail:
