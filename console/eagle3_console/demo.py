@@ -151,6 +151,8 @@ def _model(demo: DemoFiles, say: Say) -> None:
     if _read(stamp) == wanted and (demo.model / "config.json").exists():
         return
     stamp.unlink(missing_ok=True)
+    for left in demo.root.glob(f".{demo.model.name}.*"):  # of a conversion that was killed
+        shutil.rmtree(left, ignore_errors=True)
     _step(
         say,
         "the model as a bfloat16 checkpoint",

@@ -165,6 +165,16 @@ def test_ctrl_c_ends_the_waiting_and_not_the_run(host: Bench, profile_path: str)
     assert "eagle3-console abort gpu-01 0004" in ran.err
 
 
+def test_ctrl_c_during_the_checks_says_that_a_run_may_begin(host: Bench, profile_path: str) -> None:
+    def interrupted(_: Start) -> Started:
+        raise KeyboardInterrupt
+
+    host.answers[Start] = interrupted
+    ran = host.run("start", "gpu-01", "-p", profile_path)
+    assert ran.code == ExitCode.INTERRUPTED
+    assert "A run may have begun: `eagle3-console runs gpu-01` tells" in ran.err
+
+
 def test_resume_goes_by_run(host: Bench) -> None:
     _accepts(host)
     ran = host.run("resume", "gpu-01", "last", "--wait", "--json")

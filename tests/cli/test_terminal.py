@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 
 import pytest
 
+from eagle3_agent.protocol.messages import Detail, GetRun
 from eagle3_agent.protocol.values import Problem
+from eagle3_console.commands import streams
 from eagle3_console.commands.linking import asking
 from eagle3_console.commands.terminal import Terminal
 from eagle3_console.errors import ConsoleError
 from eagle3_console.hosts import HostKeyQuestion
-from support.cli import Screen
+from eagle3_console.linkstate import Piece
+from support.cli import Bench, Screen, detail
 
 
 def test_progress_is_written_over_on_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +61,22 @@ def test_nobody_to_ask_is_an_error_with_the_way_out() -> None:
         "usage",
     )
     assert asking(terminal) == (None, None)
+
+
+async def test_a_log_on_a_screen_is_clean_lines(host: Bench) -> None:
+    long = b"x" * 200_000
+    data = b"\x1b[31mred\xff\n 10%\r100%\n" + long + b"\n\x1b]0;title\x07end"
+    host.answers[GetRun] = Detail(1, detail())
+    cuts = [data[at : at + 50_000] for at in range(0, len(data), 50_000)]
+    host.streams["output"] = [Piece(0, cut, False, False) for cut in cuts]
+    screen = Screen()
+    terminal = Terminal(stdin=io.StringIO(), out=screen, err=io.StringIO())
+    args = argparse.Namespace(target="local", run="4", follow=True)
+    assert await streams.logs(args, terminal) == 0
+    shown = screen.getvalue().split("\n")
+    assert shown[:3] == ["red\ufffd", " 10%", "100%"]
+    assert "".join(shown[3:-2]) == "x" * 200_000
+    assert shown[-2:] == ["end", ""]
 
 
 @pytest.mark.parametrize(("answer", "trusted"), [("yes\n", True), ("no\n", False), ("\n", False)])

@@ -111,6 +111,8 @@ async def begin(
 ) -> Started:
     """Start a run and show the verdicts.  Raises ConsoleError when the start is refused."""
     terminal.say("checking the host …", "dim")
+    # the agent has the request, and whether it began a run is no longer this command's to know
+    terminal.on_interrupt = f"A run may have begun: `eagle3-console runs {target}` tells"
     try:
         started = await ask(link, request, Started, SLOW)
     except ConsoleError as refusal:
