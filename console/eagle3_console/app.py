@@ -51,6 +51,9 @@ from .words import abort_words, ended_words, start_words
 #: Seconds that a preflight on a slow host may take; the deep checks of a start included.
 _PREFLIGHT = 300.0
 
+#: Seconds without news after which the clock and the durations move by themselves.
+_TICK = 0.9
+
 
 class ConsoleApp(App[int]):
     """``link`` may be connected already; else it is connected here, and an error is shown."""
@@ -127,7 +130,9 @@ class ConsoleApp(App[int]):
                 screen.take(state)
 
     def _tick(self) -> None:
-        self.apply(store.Ticked(self._now()))
+        now = self._now()
+        if abs(now - self.state.now) >= _TICK:  # else news of this second moved the clock already
+            self.apply(store.Ticked(now))
 
     def _on_link_state(self, link: LinkState) -> None:
         self.apply(store.LinkMoved(link, self._now()))

@@ -33,6 +33,8 @@ DETAILS = 32
 STALL = 60.0
 #: Clocks that differ by less (seconds) are taken as one.
 CLOCK_SLACK = 2.0
+#: A host's clock that is further off than this (seconds) is not believed.
+ABSURD = 1e10
 
 ENDED: tuple[RunState, ...] = ("completed", "incomplete", "failed", "aborted", "lost")
 
@@ -293,6 +295,8 @@ def _heard(state: State, what: str, now: float) -> State:
 
 def _sampled(state: State, news: Sampled) -> State:
     sample = news.sample
+    if not abs(sample.t - news.now) < ABSURD:
+        sample = replace(sample, t=state.host_now)  # infinite, or of another age of the world
     history = dict(state.history)
     for gpu in sample.gpus:
         value = None if gpu.utilization is None else float(gpu.utilization)

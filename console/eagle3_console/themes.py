@@ -38,7 +38,7 @@ DARK = Theme(
         "block-cursor-background": "#24485E",
         "block-cursor-foreground": "#FFFFFF",
         "block-cursor-text-style": "none",
-        "button-focus-text-style": "bold",
+        "button-focus-text-style": "bold underline",
     },
 )
 
@@ -70,7 +70,7 @@ LIGHT = Theme(
         "block-cursor-background": "#CFE4F1",
         "block-cursor-foreground": "#10202B",
         "block-cursor-text-style": "none",
-        "button-focus-text-style": "bold",
+        "button-focus-text-style": "bold underline",
     },
 )
 
@@ -102,7 +102,7 @@ CONTRAST = Theme(
         "block-cursor-background": "#FFD500",
         "block-cursor-foreground": "#000000",
         "block-cursor-text-style": "bold",
-        "button-focus-text-style": "bold",
+        "button-focus-text-style": "bold underline",
     },
 )
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from eagle3_agent.protocol.events import Failure, Note, Skipped, Stage, Wrote
+from eagle3_agent.protocol import encode
+from eagle3_agent.protocol.events import Failure, Note, Progress, Skipped, Stage, Wrote
 from eagle3_agent.protocol.messages import Checked, RunPreflight
 from eagle3_agent.protocol.values import ErrorInfo, Gpu, GpuProcess, Samples, Where
 from support import scenes
@@ -93,14 +94,21 @@ def hostile() -> FakeLink:
         Gpu(10**9, error=EVIL),
         Gpu(2, "", "", 10, 0, -5, -300, float("inf"), None, ()),
     )
-    link.samples = [replace(scenes.sample(scenes.NOW), gpus=gpus, driver=EVIL)]
+    strange = replace(scenes.sample(scenes.NOW), gpus=gpus, driver=EVIL)
+    link.samples = [replace(strange, t=t) for t in (float("inf"), -1e300, 0.0, scenes.NOW)]
     bad = replace(scenes.blocked_report().verdicts[3], saw=EVIL, why=EVIL, todo=EVIL, title=EVIL)
     link.answer(
         RunPreflight, lambda _: Checked(0, replace(scenes.blocked_report(), verdicts=(bad,)))
     )
+    endless = (
+        Stage(1e300, "load", "start", EVIL),
+        Stage(1e300, "extract", "start", EVIL),
+        Progress(1e300, -5, 0, -1, 10**30, -1, 1e300, 1e300, 1e300),
+    )
+    for event in endless:  # a float that JSON can say and no clock can show
+        link.write(run.run, "events", encode(event).replace(b"1e+300", b"1e999"))
     link.happen(
         run.run,
-        Stage(1e300, "extract", "start", EVIL),
         Note(0.0, "warning", EVIL),
         Skipped(-1e300, -1, EVIL),
         Wrote(1.0, 10**12, EVIL, 10**40, 10**40, (10**20,) * 50, 10**9, EVIL),
@@ -178,6 +186,6 @@ async def test_ten_thousand_runs_scroll() -> None:
         await pilot.press("h")
         await sees(pilot, "10 000 runs", " 9999 ")
         await pilot.press("G")
-        await until(pilot, lambda: any(r.split()[:1] == ["1"] for r in rows(app)))
+        await until(pilot, lambda: any(r.split()[:2] == ["▸", "1"] for r in rows(app)))
         await pilot.press("pageup", "g")
         await sees(pilot, " 10000 ")

@@ -150,7 +150,10 @@ def phases(state: State, width: int) -> str:
     found = False
     last = -2
     for stage in state.standing.stages:
-        column = width - 1 - int((now - stage.started) / HISTORY * width)
+        ago = now - stage.started
+        if not 0 <= ago < HISTORY:
+            continue
+        column = width - 1 - int(ago / HISTORY * width)
         seconds = (stage.ended if stage.ended is not None else now) - stage.started
         brief = stage.ended is not None and seconds < 3 * HISTORY / width
         if brief or stage.name == "done" or not 0 <= column < width or column <= last:

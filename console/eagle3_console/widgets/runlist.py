@@ -75,7 +75,8 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
             return Strip.blank(max(0, width), self.rich_style)
         line = run_row(self.runs[number], width, self.now)
         if number == self.cursor:
-            line = Content.styled(line.plain.ljust(width), _cursor(self.has_focus))
+            marked = "▸" + line.plain[1:].ljust(width - 1)
+            line = Content.styled(marked, _cursor(self.has_focus))
         strips = Visual.to_strips(self, line, width, 1, self.visual_style)
         return strips[0].adjust_cell_length(width, self.rich_style)
 
