@@ -20,8 +20,9 @@ from .protocol.messages import Done, Ping, Pong, StopAgent
 from .protocol.values import Problem
 from .server.lease import Lease, lease_path, lock_path, log_path
 
-#: Seconds to wait for a daemon to answer, in all.
+#: Seconds to wait for a daemon to serve, in all, and for one that is there to answer.
 PATIENCE = 20.0
+_ANSWER = 8.0
 
 _BUFFER = 64 * 1024
 
@@ -59,7 +60,7 @@ def join() -> socket.socket:
         paths.private_dir(paths.socket_path().parent)
         while True:
             sock = _connect()
-            if sock is not None and not _answers(sock, deadline):
+            if sock is not None and not _answers(sock):
                 sock.close()  # it was just ending
                 sock = None
             if sock is not None:
@@ -92,7 +93,7 @@ def _connect() -> socket.socket | None:
     return sock
 
 
-def _answers(sock: socket.socket, deadline: float) -> bool:
+def _answers(sock: socket.socket) -> bool:
     """Whether somebody serves behind the socket; False when it closes instead.
 
     The kernel accepts connections for a process that is ending, or that is stopped.  Raises
@@ -100,7 +101,7 @@ def _answers(sock: socket.socket, deadline: float) -> bool:
     """
     line = b""
     try:
-        sock.settimeout(max(0.1, deadline - time.monotonic()))
+        sock.settimeout(_ANSWER)
         sock.sendall(encode(Ping(0)))
         while not line.endswith(b"\n"):
             # nothing follows the reply: no byte of a later line can be lost here

@@ -19,7 +19,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -137,7 +137,7 @@ class RunFolder:
 
     def _write_once(self, name: str, value: Any) -> None:
         temporary = self.path / f".{name}.{os.getpid()}"
-        _write_synced(temporary, dumps(value).encode("ascii") + b"\n")
+        _write(temporary, dumps(value).encode("ascii") + b"\n")
         try:
             os.link(temporary, self.path / name)  # link never replaces
         finally:
@@ -152,10 +152,38 @@ class RunFolder:
                 yield after, event
 
     def standing(self) -> Standing:
-        standing = Standing()
-        for _, event in self.read_events():
+        return self.fold_on(Standing(), 0)[0]
+
+    def fold_on(self, standing: Standing, offset: int) -> tuple[Standing, int]:
+        """``standing`` after the events from ``offset``, and the offset after them.
+
+        The same as folding ``read_events``, for far less: of sums that replace each other, only
+        the last before another event is decoded.
+        """
+        waiting: dict[bytes, bytes] = {}
+        for after, line in journal.lines(self.events, offset):
+            offset = after
+            kind = line[len(_TAG) : line.find(b'"', len(_TAG))] if line.startswith(_TAG) else b""
+            if kind in _REPLACED:
+                waiting.pop(kind, None)
+                waiting[kind] = line
+                continue
+            standing = _fold_lines(standing, [*waiting.values(), line])
+            waiting.clear()
+        return _fold_lines(standing, waiting.values()), offset
+
+
+#: How ``encode`` begins a line, and the events that say nothing the next of their kind does not.
+_TAG = b'{"type":"'
+_REPLACED = frozenset({b"Progress", b"Wrote", b"Load"})
+
+
+def _fold_lines(standing: Standing, lines: Iterable[bytes]) -> Standing:
+    for line in lines:
+        event = decode_event(line)
+        if event is not None:
             standing = fold(standing, event)
-        return standing
+    return standing
 
 
 def create(
@@ -256,24 +284,29 @@ def read_optional(path: Path, cls: type[T]) -> T | None:
         return None
 
 
-def write_value(path: Path, value: Any) -> None:
-    """Replace ``path`` whole: temporary name, fsync, rename, fsync of the folder."""
+def write_value(path: Path, value: Any, durable: bool = True) -> None:
+    """Replace ``path`` whole: temporary name, fsync, rename, fsync of the folder.
+
+    Without ``durable`` a power cut may leave an empty file: for what can be made again.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        _write_synced(temporary, dumps(value).encode("ascii") + b"\n")
+        _write(temporary, dumps(value).encode("ascii") + b"\n", durable)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
-def _write_synced(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes, durable: bool = True) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "wb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(fd)
+        if durable:
+            file.flush()
+            os.fsync(fd)
 
 
 def sync_folder(path: Path) -> None:

@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from . import paths, processes, runs
-from .journal import lines
-from .protocol import ProtocolError, decode_event
-from .protocol.fold import Standing, fold
+from .protocol import ProtocolError
+from .protocol.fold import Standing
 from .protocol.values import ErrorInfo, RunDetail, RunState, RunSummary, Samples
 from .runs import Exit, Guardian, RunFolder, RunRecord
 
@@ -150,18 +149,14 @@ def _read_new(entry: Entry) -> None:
         return
     # the state first: what is written before a run's end is then surely read below
     state, end = read_state(entry.folder, entry.record)
-    for after, line in lines(entry.folder.events, entry.offset):
-        event = decode_event(line)
-        if event is not None:
-            entry.standing = fold(entry.standing, event)
-        entry.offset = after
+    entry.standing, entry.offset = entry.folder.fold_on(entry.standing, entry.offset)
     entry.summary = _summary(entry.record, entry.standing, state, end)
     if entry.ended:
         entry.record, entry.standing = None, Standing()
         cached = _Cached(entry.offset, entry.claims, entry.host, entry.summary)
         if entry.offset == _size(entry.folder):
             with contextlib.suppress(OSError):  # a full disk: the cache can be made another time
-                runs.write_value(entry.folder.path / _CACHE, cached)
+                runs.write_value(entry.folder.path / _CACHE, cached, durable=False)
 
 
 def _size(folder: RunFolder) -> int:
