@@ -164,7 +164,7 @@ class RunFolder:
         for after, line in journal.lines(self.events, offset):
             offset = after
             kind = line[len(_TAG) : line.find(b'"', len(_TAG))] if line.startswith(_TAG) else b""
-            if kind in _REPLACED:
+            if kind in _REPLACED and line.endswith(b"}"):  # whole, not torn by a full disk
                 waiting.pop(kind, None)
                 waiting[kind] = line
                 continue

@@ -58,6 +58,13 @@ def test_both_ways_agree_wherever_reading_stops(tmp_path: Path) -> None:
     assert folder.fold_on(short, offset) == (long, folder.events.stat().st_size)
 
 
+def test_a_line_torn_by_a_full_disk_takes_nothing_with_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    whole = encode(Progress(1.0, 5, 9, 0, 50, 500))
+    folder.events.write_bytes(whole + whole[:30] + b"\n")
+    assert folder.standing().done == 5
+
+
 def test_a_torn_line_waits_for_its_end(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     line = encode(Progress(1.0, 5, 9, 0, 50, 500))
