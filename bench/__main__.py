@@ -1,12 +1,13 @@
 """The command line: ``python -m bench [--list] [--only NAME]... [--rounds N] [--json FILE]``.
 
-Exit status: 0 measured, 1 a benchmark or the JSON file failed, 2 usage.
+Exit status: 0 measured, 1 a benchmark or the JSON file failed, 2 usage, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import time
 from pathlib import Path
@@ -48,7 +49,7 @@ def listing() -> list[str]:
             f"{b.name}: {b.measures}",
             f"    peer    {b.peer}",
             f"    why     {b.why}",
-            f"    rounds  {b.rounds}, and one to warm up",
+            f"    rounds  {b.rounds}, after one to warm up",
         )
     ]
 
@@ -58,6 +59,16 @@ def main(argv: list[str] | None = None) -> int:
     if asked.list:
         print("\n".join(listing()))
         return 0
+    # like Ctrl-C: folders and children are tidied away
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        return _run(asked)
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return 130
+
+
+def _run(asked: argparse.Namespace) -> int:
     started, seen = time.time(), report.machine()
     print("\n".join(report.heading(seen)), flush=True)
     results: list[Result] = []

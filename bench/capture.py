@@ -6,6 +6,9 @@ same token rows in the same interpreter, without hooks or files.
 Extraction: from the first sample to the last file on the disk, by the run's
 own events, against the peer's loop.  Whole: from process start to exit of
 both, imports and load included.
+
+Both sides compute with one thread: with others on the same cores, OpenMP's
+spinning barriers cost up to 20 times the work, and would be all that is seen.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from .measure import Benchmark, Comparison, LeftOut, Result, Say, take_turns
 SAMPLES = 16
 AGENT = Path(__file__).resolve().parents[1] / "agent"
 FORWARD = Path(__file__).with_name("forward.py")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def rows(count: int) -> list[list[int]]:
@@ -111,7 +115,7 @@ async def _worker(number: int, asked: Profile) -> RunFolder:
     folder = places.run_folder(number)
     out = replace(asked.output, dir=str(Path(asked.output.dir) / f"out-{number}"))
     write_value(folder.path / "run.json", places.record(number, replace(asked, output=out)))
-    env = {**os.environ, "PYTHONPATH": str(AGENT), "PYTHONUNBUFFERED": "1"}
+    env = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(AGENT), "PYTHONUNBUFFERED": "1"}
     argv = [asked.host.python, "-m", "eagle3_agent.worker", "run", str(folder.path)]
     with folder.output.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
@@ -122,7 +126,9 @@ async def _worker(number: int, asked: Profile) -> RunFolder:
             stdout=log,
             stderr=log,
         )
-    if await process.wait() != 0:
+    async with places.ending(process):
+        status = await process.wait()
+    if status != 0:
         tail = folder.output.read_text(errors="replace")[-2000:]
         raise RuntimeError(f"the worker failed:\n{tail}")
     return folder
@@ -141,9 +147,13 @@ def _extraction(folder: RunFolder, tokens: int) -> float:
 async def _output(*argv: str) -> dict[str, Any]:
     """The JSON object that a program prints."""
     process = await asyncio.create_subprocess_exec(
-        *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *argv,
+        env={**os.environ, **ONE_THREAD},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
-    out, complaints = await process.communicate()
+    async with places.ending(process):
+        out, complaints = await process.communicate()
     if process.returncode != 0:
         raise RuntimeError(f"{argv[1]} failed:\n{complaints.decode(errors='replace')[-2000:]}")
     told: dict[str, Any] = json.loads(out)

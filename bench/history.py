@@ -128,6 +128,6 @@ BENCHMARK = Benchmark(
     measures="listing 2,000 runs: cold, warm, and asked over the wire",
     peer="os.scandir and json.loads of each run.json",
     why="the first screen waits for it; a home may hold years of runs",
-    rounds=5,
+    rounds=3,
     run=run,
 )

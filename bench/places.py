@@ -67,6 +67,17 @@ async def _gone(pid: int) -> None:
     raise RuntimeError(f"the agent (pid {pid}) did not leave within 10 s")
 
 
+@asynccontextmanager
+async def ending(process: asyncio.subprocess.Process) -> AsyncIterator[None]:
+    """No child outlives an interrupted benchmark."""
+    try:
+        yield
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 def profile(output: Path) -> Profile:
     """Of the size that a user's own profile has."""
     return Profile(

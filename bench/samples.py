@@ -31,7 +31,7 @@ def log_bytes(size: int) -> bytes:
 
 
 def events(count: int) -> Iterator[Event]:
-    """A run's events, 8 at least: its beginning, Progress and Wrote in turn, its end."""
+    """A run's events, 9 at least: its beginning, Progress and Wrote in turn, its end."""
     t = 1_700_000_000.0
     yield Stage(t, "load", "start")
     yield Load(t + 1, 0, 64)
@@ -39,7 +39,7 @@ def events(count: int) -> Iterator[Event]:
     yield Stage(t + 3, "load", "done")
     yield Plan(t + 4, count, count * 900, count * 900 * 4 * 7168 * 2)
     yield Stage(t + 5, "extract", "start")
-    for n in range(count - 8):
+    for n in range(count - 9):
         at = t + 6 + n / 4
         if n % 2:
             size = 900 * 4 * 7168 * 2
@@ -47,7 +47,8 @@ def events(count: int) -> Iterator[Event]:
         else:
             yield Progress(at, n, count, 0, n * 900, n * 51_609_600, 3456.7, 30.0, 1234.5)
     yield Stage(t + count, "extract", "done")
-    yield Stage(t + count + 1, "done", "done")
+    yield Stage(t + count, "done", "start")
+    yield Stage(t + count, "done", "done")
 
 
 def event_lines(count: int) -> list[bytes]:
