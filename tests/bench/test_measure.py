@@ -53,5 +53,7 @@ def test_values_of_different_rounds_are_never_paired() -> None:
         ((4.0, 1.0, 2.0, 3.0), measure.Spread(1.0, 2.5, 4.0)),
     ],
 )
-def test_a_spread_names_both_ends_and_the_middle(values: tuple[float, ...], spread: Spread) -> None:
+def test_a_spread_names_both_ends_and_the_middle(
+    values: tuple[float, ...], spread: measure.Spread
+) -> None:
     assert measure.Spread.of(values) == spread
