@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -128,3 +130,11 @@ def test_interrupted_says_what_goes_on(host: Bench) -> None:
 def test_no_two_commands_share_a_name() -> None:
     assert cli.parser().prog == "eagle3-console"
     assert len(set(COMMANDS)) == len(COMMANDS)
+
+
+def test_the_command_line_loads_neither_screens_nor_ssh() -> None:
+    code = "import eagle3_console.cli, sys; print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    loaded = set(done.stdout.splitlines())
+    assert "eagle3_console.commands.starting" in loaded
+    assert not loaded & {"textual", "asyncssh", "eagle3_console.app", "eagle3_console.ssh"}
