@@ -68,6 +68,13 @@ def first_line(text: str) -> str:
     return clean(next((line.strip() for line in text.splitlines() if line.strip()), ""))
 
 
+def folded(line: str, width: int, limit: int = 8000) -> list[str]:
+    """A clean line as rows of ``width`` cells, cut hard; past ``limit`` characters cropped."""
+    if len(line) > limit:
+        line = line[:limit] + "…"
+    return chop_cells(line, max(8, width)) or [""]
+
+
 def crop(text: str, width: int) -> str:
     """At most ``width`` cells; what did not fit is told by an ellipsis."""
     if width <= 0:

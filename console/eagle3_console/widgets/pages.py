@@ -11,7 +11,7 @@ from eagle3_agent.protocol.events import Event, Skipped
 from eagle3_agent.protocol.fold import Standing
 from eagle3_agent.protocol.values import ErrorInfo, Profile, RunDetail, RunSummary
 from eagle3_console import formats
-from eagle3_console.hosttext import clean, clean_lines, crop, first_line, fit
+from eagle3_console.hosttext import clean, clean_lines, crop, first_line, fit, folded
 from eagle3_console.store import State
 
 from . import ink
@@ -142,7 +142,8 @@ def _environment(environment: dict[str, Any], width: int) -> list[Content]:
 
 def error_rows(error: ErrorInfo, width: int) -> list[Content]:
     """The exception, where it was raised, and the whole traceback, cleaned line by line."""
-    rows = [ink.row("  ", ("✗ " + error_headline(error, width - 4), f"bold {ink.BAD}"))]
+    said = folded("✗ " + error_headline(error, 4000), width - 2)
+    rows = [ink.row("  ", (line, f"bold {ink.BAD}")) for line in said]
     rows += [ink.row("    ", clean(line)) for line in error.message.splitlines()[1:40]]
     if where(error):
         rows.append(ink.row("    ", (where(error), ink.DIM)))
@@ -150,7 +151,8 @@ def error_rows(error: ErrorInfo, width: int) -> list[Content]:
         rows.append(ink.row("    ", ("▶ ", ink.NOW), clean(error.where.source.strip())))
     if error.traceback:
         rows += [Content(""), Content.styled("  Traceback, whole", ink.DIM)]
-        rows += [ink.row("    ", line) for line in clean_lines(error.traceback)]
+        for line in clean_lines(error.traceback):
+            rows += [ink.row("    ", part) for part in folded(line, width - 4)]
     return [ink.cut(r, width) for r in rows]
 
 

@@ -58,7 +58,8 @@ def headline(report: Report) -> Content:
 def report_lines(report: Report, width: int, unfolded: bool = False) -> list[Content]:
     """Everything below the headline."""
     rows: list[Content] = []
-    label = min(26, max(14, width // 4))
+    longest = max((len(clean(v.title)) for v in report.verdicts), default=0)
+    label = max(14, min(longest, 32, width // 3))
     ordered = sorted(report.verdicts, key=lambda v: _ORDER.index(v.status))
     folded = [v for v in ordered if v.status in ("pass", "skip")]
     for verdict in ordered:
