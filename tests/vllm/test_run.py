@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from eagle3_agent.protocol.values import (
     ModelSection,
     OutputSection,
     Profile,
+    VerifyReport,
 )
 from eagle3_agent.runs import RunFolder
 from support import vllm_env
@@ -51,6 +53,17 @@ def _supervised(profile: Profile) -> RunFolder:
     return folder
 
 
+def _verified(folder: RunFolder, report: Path) -> VerifyReport:
+    command = [str(vllm_env.interpreter()), "-m", "eagle3_agent.worker", "verify"]
+    subprocess.run(
+        [*command, str(folder.path), "--samples", "2", "--report", str(report)],
+        env={**vllm_env.environment(), "EAGLE3_HOME": os.environ["EAGLE3_HOME"]},
+        check=True,
+        timeout=120,
+    )
+    return runs.read_value(report, VerifyReport)
+
+
 def test_a_run_ends_completed_with_right_files(tmp_path: Path) -> None:
     made = run_script("make.py", tmp_path, "llama", "float32")
     folder = _supervised(_profile(tmp_path))
@@ -75,6 +88,11 @@ def test_a_run_ends_completed_with_right_files(tmp_path: Path) -> None:
     assert found["wrong"] == []
     assert found["files"] == made["rows"]
     assert found["worst"] <= 1e-5
+
+    report = _verified(folder, tmp_path / "verify.json")
+    assert report.ok
+    assert report.files == made["rows"]
+    assert [check.ok for check in report.checked] == [True, True]
 
 
 def test_a_load_that_fails_says_what_and_where(tmp_path: Path) -> None:

@@ -55,9 +55,7 @@ def apply(settings: Settings) -> None:
         return make
 
     replace(module, "ParallelConfig", _PATCH, extended)
-    replace(
-        getattr(module, GENERATOR_CLASS), "generate", _PATCH, lambda original: _replacing(original)
-    )
+    replace(getattr(module, GENERATOR_CLASS), "generate", _PATCH, _replacing)
 
 
 def _replacing(original: Any) -> Any:
