@@ -10,7 +10,6 @@ import time
 
 UNKNOWN = "-"
 GIB = 1024**3
-MIB = 1024**2
 
 
 def count(value: int | float | None) -> str:
@@ -26,8 +25,7 @@ def gib(value: int | None) -> str:
     """``71.2``: bytes in GiB, without the unit."""
     if value is None:
         return UNKNOWN
-    amount = value / GIB if abs(value) < 1e18 else 0.0
-    return f"{amount:.1f}" if abs(value) < 1e18 else ">10^9"
+    return f"{value / GIB:.1f}" if abs(value) < 1e18 else ">10^9"
 
 
 def size(value: int | float | None) -> str:
