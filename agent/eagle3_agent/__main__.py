@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     sample = commands.add_parser("sample")
     sample.add_argument("--interval", type=float, default=1.0, help="seconds between two lines")
     sample.add_argument("--count", type=int, help="lines to print; without end if not given")
+    sample.add_argument("--parent", type=int, help="pid of the caller, whose end ends it")
     sample.set_defaults(call=_sample)
     commands.add_parser("preflight").set_defaults(call=_preflight)
     commands.add_parser("version").set_defaults(call=_version)
@@ -90,7 +91,8 @@ def _sample(options: argparse.Namespace) -> int:
     from . import telemetry
 
     try:
-        telemetry.run(max(0.05, options.interval), options.count)
+        parent = options.parent or os.getppid()
+        telemetry.run(max(0.05, options.interval), options.count, parent)
     except BrokenPipeError:
         pass  # nobody reads any more
     return 0

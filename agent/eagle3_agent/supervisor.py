@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from . import archive, ending, outcome, processes
+from . import archive, ending, outcome, processes, telemetry
 from .logwatch import LoadWatcher
 from .protocol import ProtocolError
 from .protocol.events import Aborting, Ended, Event, Failure, Load, Note, Spawned
@@ -282,7 +282,7 @@ class Supervisor:
             out = os.open(self._run.gpu, flags, 0o600)
             try:
                 child = subprocess.Popen(
-                    archive.command("sample", "--interval", str(_SAMPLE_EVERY)),
+                    telemetry.argv(_SAMPLE_EVERY),
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     start_new_session=True,

@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 
+from . import archive
 from .nvml import Nvml, NvmlUnavailable
 from .protocol import dumps
 from .protocol.values import Gpu, HostSample
@@ -63,9 +64,11 @@ class Sampler:
         )
 
 
-def run(interval: float, count: int | None) -> None:
-    """Print a HostSample line every ``interval`` seconds until ``count``, or the parent is gone."""
-    parent = os.getppid()
+def run(interval: float, count: int | None, parent: int) -> None:
+    """Print a HostSample line every ``interval`` seconds until ``count``, or ``parent`` is gone.
+
+    The parent says who it is: it may be gone before this process can ask.
+    """
     sampler = Sampler()
     time.sleep(min(_FIRST_SPAN, interval))
     due = time.monotonic()
@@ -78,6 +81,12 @@ def run(interval: float, count: int | None) -> None:
             return
         due = max(due + interval, time.monotonic() - interval)
         time.sleep(max(0.0, due - time.monotonic()))
+
+
+def argv(interval: float) -> list[str]:
+    """The command of a child that prints samples for this process, without end."""
+    parent = str(os.getpid())
+    return archive.command("sample", "--interval", str(interval), "--parent", parent)
 
 
 def _cpu_times() -> tuple[int, int] | None:

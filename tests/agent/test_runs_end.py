@@ -14,6 +14,9 @@ from eagle3_agent.protocol.messages import Abort, Detail, Done, GetRun
 from eagle3_agent.protocol.values import RunState
 from support.daemon import Home, eventually
 
+#: Seconds between the samples that a supervisor records, as its child's command line has it.
+_RECORDED_EVERY = "2.0"
+
 
 def test_completed(home: Home) -> None:
     wire = home.attach()
@@ -138,6 +141,23 @@ def test_a_run_survives_the_agent_and_is_adopted(home: Home) -> None:
     assert again.whole(run, "events") == home.run(run).events.read_bytes()
 
 
+def _recorders(home: Home) -> list[int]:
+    """Telemetry processes of this home's agent and supervisors."""
+    needle = f"{home.root}\0sample\0".encode()
+    return [
+        pid
+        for pid in processes.table()
+        if needle in _command_line(pid) and f"\0{_RECORDED_EVERY}\0".encode() in _command_line(pid)
+    ]
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def test_a_run_whose_supervisor_was_killed_is_lost(home: Home) -> None:
     wire = home.attach()
     run = wire.start(home.profile("hold"))
@@ -148,6 +168,7 @@ def test_a_run_whose_supervisor_was_killed_is_lost(home: Home) -> None:
     wire.ended(run, "lost")
     folder = str(home.run(run).path)
     assert processes.marked(folder), "its worker goes on without a guard"
+    eventually(lambda: not _recorders(home))
     assert b"Spawned" in wire.whole(run, "events")
     assert "1 processes" in wire.expect(Done, Abort(0, run)).text
     assert processes.marked(folder) == []

@@ -9,10 +9,9 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable
 
-from eagle3_agent import archive
+from eagle3_agent import telemetry
 from eagle3_agent.protocol import ProtocolError, from_json
 from eagle3_agent.protocol.values import HostSample
-from eagle3_agent.telemetry import Sampler
 
 from . import children
 
@@ -42,7 +41,7 @@ class Feed:
         self._watched = wanted
         self._publish = publish
         self._silence = silence
-        self._host = Sampler()
+        self._host = telemetry.Sampler()
         self._linger_until = 0.0
         self._change = asyncio.Event()
         self._news = asyncio.Condition()
@@ -92,7 +91,7 @@ class Feed:
         """Publish a child's lines until nobody wants them at this interval; else why it ended."""
         try:
             child = await asyncio.create_subprocess_exec(
-                *archive.command("sample", "--interval", str(interval)),
+                *telemetry.argv(interval),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=PIPE,
                 limit=_LINE_MAX,
