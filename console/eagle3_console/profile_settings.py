@@ -328,16 +328,6 @@ def _check_integers(setting: Setting, value: Any) -> list[Fault]:
         faults.append(
             Fault(f"{_shown(low[0])} is no layer", f"layers count from {setting.minimum}")
         )
-    if len(set(value)) != len(value):
-        twice = next(v for v in value if value.count(v) > 1)
-        faults.append(Fault(f"layer {_shown(twice)} stands there twice", "name each layer once"))
-    elif value != sorted(value):
-        faults.append(
-            Fault(
-                f"{_shown(value)} is not ascending",
-                f"write {_shown(sorted(value))}: the trainer takes the last one as the verifier's",
-            )
-        )
     return faults
 
 

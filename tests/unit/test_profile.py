@@ -94,7 +94,7 @@ name = "vllm"
         ("model.dtype", "bf16", '"bf16" is not known; did you mean "bfloat16"?'),
         ("model.trust_remote_code", "yes", "expected true or false"),
         ("capture.layers", "[]", "name at least one layer"),
-        ("capture.layers", "[5, 2]", "[5, 2] is not ascending; write [2, 5]"),
+        ("capture.layers", "[5, -2]", "-2 is no layer"),
         ("capture.layers", "[2, x]", "expected a list of whole numbers, found text"),
         ("data.max_samples", "0", "out of range"),
         ("data.max_samples", "99999999999", "out of range"),
