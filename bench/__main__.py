@@ -59,13 +59,17 @@ def main(argv: list[str] | None = None) -> int:
     if asked.list:
         print("\n".join(listing()))
         return 0
-    # like Ctrl-C: folders and children are tidied away
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _stop)
     try:
         return _run(asked)
     except KeyboardInterrupt:
         _say("interrupted")
         return 130
+
+
+def _stop(number: int, frame: object) -> None:
+    """Like Ctrl-C: children are ended and folders removed on the way out."""
+    raise KeyboardInterrupt
 
 
 def _run(asked: argparse.Namespace) -> int:

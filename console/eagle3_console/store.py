@@ -109,8 +109,11 @@ class State:
         return next((r for r in self.runs if r.run == run), None)
 
     def attempts(self, run: RunSummary) -> int:
-        """The highest attempt among the runs of the same profile."""
-        return max((r.attempt for r in self.runs if r.profile == run.profile), default=run.attempt)
+        """The highest attempt among the runs of the same profile on the same model."""
+        return max(
+            (r.attempt for r in self.runs if (r.profile, r.model) == (run.profile, run.model)),
+            default=run.attempt,
+        )
 
     @property
     def running(self) -> bool:

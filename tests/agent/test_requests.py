@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,8 +207,10 @@ def test_resume_is_the_next_attempt(home: Home) -> None:
     (home.run(second).path / "go").touch()
     assert wire.ended(second, "completed").attempt == 2
     assert home.run(second).record().resumes == first
-    other = wire.start(home.profile(out="elsewhere"))
-    assert wire.ended(other, "completed").attempt == 1
+    elsewhere = wire.start(home.profile(out="elsewhere"))
+    assert wire.ended(elsewhere, "completed").attempt == 3
+    renamed = wire.start(replace(home.profile(out="other"), name="other"))
+    assert wire.ended(renamed, "completed").attempt == 1
 
 
 def test_read_only_clients_change_nothing(home: Home) -> None:

@@ -31,9 +31,9 @@ def test_known_patches_pass_and_are_listed() -> None:
     assert "2 patches of 3 needed: speculators/a, speculators/c" in found.saw
 
 
-def test_what_cannot_be_told_warns_with_its_evidence() -> None:
+def test_a_patch_that_cannot_be_told_blocks_with_its_evidence() -> None:
     found = verdict(finding("a", "needed"), finding("b", "cannot-tell"))
-    assert found.status == "warn"
+    assert found.status == "block"
     assert "speculators/b: evidence of b" in found.saw
 
 
@@ -115,7 +115,7 @@ def test_the_workers_own_probe_answers_without_vllm() -> None:
     found = facts_of(sys.executable)
     assert found.report is not None, found.problem
     decided = compat.CHECK.decide(known((PROBE, found)), profile())
-    assert decided.status == "warn"
+    assert decided.status == "block"
 
 
 @pytest.mark.vllm

@@ -174,8 +174,8 @@ def main(arguments: list[str]) -> None:
             "status": "needed",
             "evidence": "signature",
         }
-        body = {"versions": {"vllm": "0.16.0"}, "python": "3.11.7", "findings": [finding]}
-        report(rest[1], {**body, "problems": ["torch: no such module"], "torch": {"gpus": 0}})
+        probed = {"versions": {"vllm": "0.16.0"}, "python": "3.11.7", "findings": [finding]}
+        report(rest[1], {**probed, "problems": ["torch: no such module"], "torch": {"gpus": 0}})
     elif command == "verify":
         count = int(rest[rest.index("--samples") + 1])
         check = {"ok": True, "tokens": 5, "worst_relative_error": 1e-6}

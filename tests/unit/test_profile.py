@@ -66,7 +66,6 @@ name = "vllm"
         '/profiles/p.toml:4: host.env: "b-c" is no name of a variable; use letters, digits and _',
         "/profiles/p.toml:5: modell: no such section; did you mean [model]?",
         "/profiles/p.toml:8: capture.layers: -1 is no layer; layers count from 0",
-        "/profiles/p.toml:8: capture.layers: layer 2 stands there twice; name each layer once",
         '/profiles/p.toml:10: data.path: "~/data" starts at a home folder, and the host\'s is not '
         "known here; write the whole path, as `echo ~` prints it on the host",
         '/profiles/p.toml:11: data.max_samples: expected a whole number or "all", found text: '

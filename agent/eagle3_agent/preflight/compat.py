@@ -114,7 +114,8 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
         lines = [f"{show(f.patch, 60)}: {show(f.evidence, 200)}" for f in unclear]
         lines += [show(p, 300) for p in report.problems]
         return CHECK.verdict(
-            "warn",
+            # with a patch undecided the engine refuses to load, since the data might be wrong
+            "block" if unclear else "warn",
             f"{saw}\ncannot tell: " + "\n".join(lines[:8]),
             "What cannot be told before the load shows itself after it.",
             "Install vllm==0.16.0 and speculators==0.3.0 in that interpreter, or run a few "

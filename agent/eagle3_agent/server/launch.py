@@ -136,8 +136,9 @@ class Launcher:
             return Started(0, folder.run, queued=holder is not None, report=report)
 
     def _attempt(self, profile: Profile) -> int:
-        """Attempts at the same output count on, whether resumed or begun again."""
-        same = [s for s in self._agent.index.summaries() if s.output_dir == profile.output.dir]
+        """Attempts with the same profile on the same model count on, wherever they write."""
+        mine = (profile.name, profile.model.path)
+        same = [s for s in self._agent.index.summaries() if (s.profile, s.model) == mine]
         return 1 + max((s.attempt for s in same), default=0)
 
     # ------------------------------------------------------------ clearing keeps runs away
