@@ -59,17 +59,15 @@ def main(argv: list[str] | None = None) -> int:
     if asked.list:
         print("\n".join(listing()))
         return 0
-    signal.signal(signal.SIGTERM, _stop)
+    # both end the main task, so that children are ended and folders removed on the way out; a
+    # shell's background job starts with SIGINT ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         return _run(asked)
     except KeyboardInterrupt:
         _say("interrupted")
         return 130
-
-
-def _stop(number: int, frame: object) -> None:
-    """Like Ctrl-C: children are ended and folders removed on the way out."""
-    raise KeyboardInterrupt
 
 
 def _run(asked: argparse.Namespace) -> int:
@@ -80,8 +78,9 @@ def _run(asked: argparse.Namespace) -> int:
     for name in asked.only or ALL:
         try:
             found = asyncio.run(_measure(ALL[name], asked.rounds))
-        except (ConsoleError, OSError, RuntimeError) as problem:
-            _say(f"{name} failed: {problem}")
+        except (ConsoleError, OSError, RuntimeError) as error:
+            told = error.problem if isinstance(error, ConsoleError) else None
+            _say(f"{name} failed: {f'{told.title}. {told.happened}' if told else error}")
             status = 1
             continue
         results += found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -20,6 +21,7 @@ from eagle3_agent.protocol.values import (
     Profile,
 )
 from eagle3_agent.runs import RunFolder, RunRecord
+from eagle3_console.errors import ConsoleError
 from eagle3_console.hosts import Host
 from eagle3_console.link import Link
 from eagle3_console.local import LocalHost
@@ -51,11 +53,21 @@ async def linked(host: Host | None = None) -> AsyncIterator[Link]:
         try:
             yield link
         finally:
-            await link.ask(StopAgent(0))
-            await link.close()
-            await _gone(welcome.pid)
+            await _stop(link, welcome.pid)
     finally:
         await link.close()
+
+
+async def _stop(link: Link, pid: int) -> None:
+    """End the daemon, also where an interrupt has ended the link's own tasks."""
+    try:
+        await link.ask(StopAgent(0), timeout=3)
+    except ConsoleError:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if os.fsencode(os.environ[VARIABLE]) in words:  # started from this benchmark's folder
+            os.kill(pid, signal.SIGTERM)
+    await link.close()
+    await _gone(pid)
 
 
 async def _gone(pid: int) -> None:
