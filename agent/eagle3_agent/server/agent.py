@@ -6,16 +6,28 @@ import asyncio
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from typing import Protocol
 
-from eagle3_agent.protocol.values import HostSample
+from eagle3_agent.protocol.values import HostSample, RunSummary
 from eagle3_agent.summaries import Index, short
 
-from .client import Client
 from .host_feed import Feed
-from .launch import Launcher
 
 #: Seconds between two looks at the folders of runs that go on.
 TICK = 0.25
+
+
+class Watcher(Protocol):
+    """A client, as the agent sees it: told what changes, and asked what it watches."""
+
+    host_interval: float | None
+
+    def run_changed(self, summary: RunSummary) -> None: ...
+
+    def sampled(self, sample: HostSample) -> None: ...
+
+    def leave(self) -> None: ...
 
 
 class Agent:
@@ -23,12 +35,11 @@ class Agent:
 
     def __init__(self, idle: float, silence: float) -> None:
         self.index = Index()
-        self.launcher = Launcher(self)
         self.feed = Feed(self._host_interval, self._sampled, silence)
         self.verifying = asyncio.Lock()
         self.loaded = asyncio.Event()
         """Set once every folder has been read."""
-        self.clients: set[Client] = set()
+        self.clients: set[Watcher] = set()
         self.started = time.time()
         self.stopping = asyncio.Event()
         self._idle = idle
@@ -61,7 +72,7 @@ class Agent:
         for client in self.clients:
             client.sampled(sample)
 
-    def busy(self, besides: Client | None = None) -> str:
+    def busy(self, besides: Watcher | None = None) -> str:
         """Why the agent should stay, in words; empty when nobody needs it."""
         others = len(self.clients - {besides}) if besides else len(self.clients)
         if others:
@@ -73,12 +84,12 @@ class Agent:
     def stop(self) -> None:
         self.stopping.set()
 
-    async def tick(self) -> None:
-        """Look after the runs until it is time to leave."""
+    async def tick(self, look_after: Callable[[], None]) -> None:
+        """Read what is new and ``look_after`` the runs, until it is time to leave."""
         await self.load()
         while not self.stopping.is_set():
             self.refresh()
-            self.launcher.look_after()
+            look_after()
             if self.busy():
                 self._used = time.monotonic()
             elif time.monotonic() - self._used > self._idle:

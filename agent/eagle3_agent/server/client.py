@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import select
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from eagle3_agent.protocol import MAX_LINE, VERSION, Message, ProtocolError, decode_message, encode
 from eagle3_agent.protocol.messages import (
+    Abort,
     AgentStatus,
+    Clear,
     Hello,
     Ping,
     Refused,
+    Resume,
     RunChanged,
+    Start,
     StopAgent,
     Telemetry,
 )
 from eagle3_agent.protocol.values import HostSample, Problem, RunSummary
 
-from . import requests
+from .agent import Agent
 from .errors import Refusal
-
-if TYPE_CHECKING:
-    from .agent import Agent
 
 #: Requests of one client that may be under way; more are left in the socket.
 _PENDING_MAX = 64
@@ -33,13 +34,26 @@ _PENDING_MAX = 64
 _ALWAYS = (Ping, AgentStatus, StopAgent)
 
 
+def changes(message: Message) -> bool:
+    """Whether a message would change the host: what a read-only client may not send."""
+    if isinstance(message, Clear):
+        return message.confirm
+    return isinstance(message, (Start, Resume, Abort, StopAgent))
+
+
 class Client:
     """What the agent knows of one connected client."""
 
     def __init__(
-        self, agent: Agent, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        agent: Agent,
+        answers: Callable[[Client, Message], Awaitable[Message]],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
+        """``answers`` makes the reply to a request, or raises Refusal."""
         self._agent = agent
+        self._answers = answers
         self._reader = reader
         self._writer = writer
         self._sending = asyncio.Lock()
@@ -137,14 +151,14 @@ class Client:
         try:
             if not self.greeted and not isinstance(message, (*_ALWAYS, Hello)):
                 raise Refusal("No greeting", "the first line was not a Hello", "Send Hello first.")
-            if self.read_only and requests.changes(message):
+            if self.read_only and changes(message):
                 raise Refusal(
                     "This connection only reads",
                     f"{type(message).__name__} would change the host",
                     "Connect without --read-only to do that.",
                     code="refused",
                 )
-            reply = await requests.answer(self._agent, self, message)
+            reply = await self._answers(self, message)
         except Refusal as refusal:
             reply = Refused(number, refusal.problem, refusal.report)
         except (OSError, ProtocolError) as error:

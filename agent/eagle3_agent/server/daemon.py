@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import functools
 import os
 import signal
 import socket
@@ -15,9 +16,11 @@ from collections.abc import Callable
 from eagle3_agent import archive, paths, runs
 from eagle3_agent.protocol import MAX_LINE
 
+from . import requests
 from .agent import Agent
 from .client import Client
 from .host_feed import SILENCE
+from .launch import Launcher
 from .lease import Lease, lease_path, lock_path, log_path
 
 #: Seconds without client, run or queue after which it leaves.
@@ -65,14 +68,15 @@ def _take_lock() -> int:
 async def _serve(ready: Callable[[], None], idle: float, silence: float) -> None:
     runs.write_value(lease_path(), Lease(os.getpid(), archive.name(), time.time()))
     agent = Agent(idle, silence)
+    launcher = Launcher(agent)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)
-    door = _Door(agent)
+    door = _Door(requests.Desk(agent, launcher))
     await door.open()
     ready()
     agent.log(f"agent {archive.name()[:16]} serves as pid {os.getpid()}")
-    loops = (agent.tick(), agent.feed.run(), door.watch())
+    loops = (agent.tick(launcher.look_after), agent.feed.run(), door.watch())
     work: list[asyncio.Task[None]] = [asyncio.create_task(loop) for loop in loops]
     stopped = asyncio.create_task(agent.stopping.wait())
     await asyncio.wait([*work, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -90,8 +94,9 @@ async def _serve(ready: Callable[[], None], idle: float, silence: float) -> None
 class _Door:
     """The socket: opened with mode 0600, opened again when somebody swept it away."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, desk: requests.Desk) -> None:
+        self._agent = desk.agent
+        self._answers = functools.partial(requests.answer, desk)
         self._path = paths.socket_path()
         self._server: asyncio.AbstractServer | None = None
         self._inode = 0
@@ -132,7 +137,7 @@ class _Door:
                 await self.open()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._run(Client(self._agent, reader, writer)))
+        task = asyncio.create_task(self._run(Client(self._agent, self._answers, reader, writer)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -7,24 +7,22 @@ import os
 import signal
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eagle3_agent import clearing, ending, processes
 from eagle3_agent.runs import Guardian
 from eagle3_agent.summaries import Entry
 
+from .agent import Agent
 from .errors import Refusal
+from .launch import Launcher
 from .spawning import end_unstarted
 from .waiting import until
-
-if TYPE_CHECKING:
-    from .agent import Agent
 
 #: Seconds that an abort may take before somebody is told that it did not work.
 _ABORT = 30.0
 
 
-async def abort(agent: Agent, entry: Entry) -> str:
+async def abort(agent: Agent, launcher: Launcher, entry: Entry) -> str:
     """End a run, or what a lost one left, or take it out of the queue; what was done, in words.
 
     Raises Refusal.
@@ -47,7 +45,7 @@ async def abort(agent: Agent, entry: Entry) -> str:
             f"Connect to {entry.host} and abort it there.",
             code="refused",
         )
-    async with agent.launcher.lock:  # nobody can be starting it meanwhile
+    async with launcher.lock:  # nobody can be starting it meanwhile
         guardian = entry.folder.guardian()
         if guardian is None:
             end_unstarted(entry.folder, "aborted", None)
@@ -105,12 +103,12 @@ def _pids(pids: Iterable[int]) -> str:
     return ", ".join(map(str, list(pids)[:20]))
 
 
-async def clear(agent: Agent, entry: Entry, confirm: bool) -> clearing.Clearing:
+async def clear(agent: Agent, launcher: Launcher, entry: Entry, confirm: bool) -> clearing.Clearing:
     """Remove (or count) the samples of a run; raises Refusal."""
     agent.refresh()
     run, output = entry.summary.run, entry.summary.output_dir
     claim = f"output:{os.path.realpath(output)}"
-    live = agent.launcher.holder((claim,))
+    live = launcher.holder((claim,))
     if live:
         raise Refusal(
             f"The samples of run {run} are in use",
@@ -119,7 +117,7 @@ async def clear(agent: Agent, entry: Entry, confirm: bool) -> clearing.Clearing:
             code="busy",
         )
     lineage = {s.run for s in agent.index.summaries() if s.output_dir == output}
-    async with agent.launcher.cleared(claim):
+    async with launcher.cleared(claim):
         try:
             return await asyncio.to_thread(
                 clearing.clear, Path(output), frozenset(lineage), confirm

@@ -13,7 +13,6 @@ import subprocess
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from eagle3_agent import claims, runs
 from eagle3_agent.preflight.check import Outcome
@@ -23,11 +22,9 @@ from eagle3_agent.runs import RunFolder, RunRecord
 from eagle3_agent.summaries import Entry
 
 from . import probing
+from .agent import Agent
 from .errors import Refusal
 from .spawning import end_unstarted, spawn, tell_preflight
-
-if TYPE_CHECKING:
-    from .agent import Agent
 
 #: Checks that fail because another run still holds the GPUs: a queued run waits for them.
 _PASSING = frozenset({"gpu-clean", "leftovers"})

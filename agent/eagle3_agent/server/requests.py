@@ -7,8 +7,8 @@ import os
 import platform
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 from eagle3_agent import archive, paths, summaries
 from eagle3_agent.protocol import VERSION, Message, dumps
@@ -45,12 +45,10 @@ from eagle3_agent.protocol.values import RunSummary
 from eagle3_agent.summaries import Entry
 
 from . import finishing, probing, streams
+from .agent import Agent
+from .client import Client
 from .errors import Refusal
-from .launch import Wish
-
-if TYPE_CHECKING:
-    from .agent import Agent
-    from .client import Client
+from .launch import Launcher, Wish
 
 #: Streams of one client at a time.
 _STREAMS_MAX = 64
@@ -59,14 +57,15 @@ _STREAMS_MAX = 64
 _PAGE = 2 << 20
 
 
-def changes(message: Message) -> bool:
-    """Whether a message would change the host: what a read-only client may not send."""
-    if isinstance(message, Clear):
-        return message.confirm
-    return isinstance(message, (Start, Resume, Abort, StopAgent))
+@dataclass(frozen=True)
+class Desk:
+    """What requests are answered with."""
+
+    agent: Agent
+    launcher: Launcher
 
 
-async def answer(agent: Agent, client: Client, message: Message) -> Message:
+async def answer(desk: Desk, client: Client, message: Message) -> Message:
     """The reply; raises Refusal."""
     handler = _HANDLERS.get(type(message))
     if handler is None:
@@ -75,7 +74,7 @@ async def answer(agent: Agent, client: Client, message: Message) -> Message:
             f"{type(message).__name__} is not a request",
             "Send a request.",
         )
-    return await handler(agent, client, message)
+    return await handler(desk, client, message)
 
 
 def entry_of(agent: Agent, run: str) -> Entry:
@@ -96,7 +95,7 @@ def entry_of(agent: Agent, run: str) -> Entry:
     return entry
 
 
-async def _hello(agent: Agent, client: Client, message: Hello) -> Message:
+async def _hello(desk: Desk, client: Client, message: Hello) -> Message:
     if message.version != VERSION:
         raise Refusal(
             "Console and agent speak different versions of the wire",
@@ -110,21 +109,21 @@ async def _hello(agent: Agent, client: Client, message: Hello) -> Message:
         pid=os.getpid(),
         host=platform.node(),
         python=platform.python_version(),
-        started=agent.started,
+        started=desk.agent.started,
         now=time.time(),
     )
 
 
-async def _ping(agent: Agent, client: Client, message: Ping) -> Message:
+async def _ping(desk: Desk, client: Client, message: Ping) -> Message:
     return Pong(message.id)
 
 
-async def _list(agent: Agent, client: Client, message: ListRuns) -> Message:
-    await agent.loaded.wait()
-    agent.refresh()
+async def _list(desk: Desk, client: Client, message: ListRuns) -> Message:
+    await desk.agent.loaded.wait()
+    desk.agent.refresh()
     # from here on changes are pushed: nothing can fall between the list and the watch
     client.watches_runs = client.watches_runs or message.watch
-    found = agent.index.summaries()
+    found = desk.agent.index.summaries()
     if message.before is not None:
         found = [s for s in found if s.number < message.before]
     page = _newest(found)
@@ -143,14 +142,14 @@ def _newest(found: list[RunSummary]) -> tuple[RunSummary, ...]:
     return tuple(reversed(page))
 
 
-async def _get(agent: Agent, client: Client, message: GetRun) -> Message:
-    entry = entry_of(agent, message.run)
-    agent.refresh(entry.summary.run)
+async def _get(desk: Desk, client: Client, message: GetRun) -> Message:
+    entry = entry_of(desk.agent, message.run)
+    desk.agent.refresh(entry.summary.run)
     return Detail(message.id, await asyncio.to_thread(summaries.detail, entry))
 
 
-async def _subscribe(agent: Agent, client: Client, message: Subscribe) -> Message:
-    entry = entry_of(agent, message.run)
+async def _subscribe(desk: Desk, client: Client, message: Subscribe) -> Message:
+    entry = entry_of(desk.agent, message.run)
     if message.offset < 0 or message.id in client.streams:
         raise Refusal(
             "The stream cannot be opened",
@@ -176,40 +175,40 @@ async def _subscribe(agent: Agent, client: Client, message: Subscribe) -> Messag
     return Done(message.id)
 
 
-async def _unsubscribe(agent: Agent, client: Client, message: Unsubscribe) -> Message:
+async def _unsubscribe(desk: Desk, client: Client, message: Unsubscribe) -> Message:
     client.close_stream(message.sub)
     return Done(message.id)
 
 
-async def _status(agent: Agent, client: Client, message: AgentStatus) -> Message:
-    await agent.loaded.wait()
-    agent.refresh()
+async def _status(desk: Desk, client: Client, message: AgentStatus) -> Message:
+    await desk.agent.loaded.wait()
+    desk.agent.refresh()
     return Status(
         re=message.id,
         archive=archive.name(),
         pid=os.getpid(),
-        started=agent.started,
+        started=desk.agent.started,
         folder=str(paths.state_dir()),
-        clients=len(agent.clients),
-        running=tuple(e.summary.run for e in agent.index.in_state("running")),
-        queued=tuple(e.summary.run for e in agent.index.in_state("queued")),
+        clients=len(desk.agent.clients),
+        running=tuple(e.summary.run for e in desk.agent.index.in_state("running")),
+        queued=tuple(e.summary.run for e in desk.agent.index.in_state("queued")),
     )
 
 
-async def _preflight(agent: Agent, client: Client, message: RunPreflight) -> Message:
+async def _preflight(desk: Desk, client: Client, message: RunPreflight) -> Message:
     outcome = await probing.preflight(message.profile, message.deep)
     return Checked(message.id, outcome.report)
 
 
-async def _start(agent: Agent, client: Client, message: Start) -> Message:
-    await agent.loaded.wait()
+async def _start(desk: Desk, client: Client, message: Start) -> Message:
+    await desk.agent.loaded.wait()
     wish = Wish(message.profile, message.force, message.queue)
-    return replace(await agent.launcher.start(wish), re=message.id)
+    return replace(await desk.launcher.start(wish), re=message.id)
 
 
-async def _resume(agent: Agent, client: Client, message: Resume) -> Message:
-    await agent.loaded.wait()
-    entry = entry_of(agent, message.run)
+async def _resume(desk: Desk, client: Client, message: Resume) -> Message:
+    await desk.agent.loaded.wait()
+    entry = entry_of(desk.agent, message.run)
     run = entry.summary.run
     if not entry.ended:
         raise Refusal(
@@ -220,18 +219,18 @@ async def _resume(agent: Agent, client: Client, message: Resume) -> Message:
         )
     profile = entry.folder.record().profile
     wish = Wish(profile, message.force, message.queue, resumes=run)
-    return replace(await agent.launcher.start(wish), re=message.id)
+    return replace(await desk.launcher.start(wish), re=message.id)
 
 
-async def _abort(agent: Agent, client: Client, message: Abort) -> Message:
-    entry = entry_of(agent, message.run)
-    return Done(message.id, await finishing.abort(agent, entry))
+async def _abort(desk: Desk, client: Client, message: Abort) -> Message:
+    entry = entry_of(desk.agent, message.run)
+    return Done(message.id, await finishing.abort(desk.agent, desk.launcher, entry))
 
 
-async def _clear(agent: Agent, client: Client, message: Clear) -> Message:
-    await agent.loaded.wait()
-    entry = entry_of(agent, message.run)
-    done = await finishing.clear(agent, entry, message.confirm)
+async def _clear(desk: Desk, client: Client, message: Clear) -> Message:
+    await desk.agent.loaded.wait()
+    entry = entry_of(desk.agent, message.run)
+    done = await finishing.clear(desk.agent, desk.launcher, entry, message.confirm)
     return Cleared(
         re=message.id,
         removed=message.confirm,
@@ -242,22 +241,22 @@ async def _clear(agent: Agent, client: Client, message: Clear) -> Message:
     )
 
 
-async def _watch_host(agent: Agent, client: Client, message: WatchHost) -> Message:
+async def _watch_host(desk: Desk, client: Client, message: WatchHost) -> Message:
     client.watch_host(message.interval)
-    agent.feed.poke()
+    desk.agent.feed.poke()
     return Done(message.id)
 
 
-async def _sample_host(agent: Agent, client: Client, message: SampleHost) -> Message:
-    return Telemetry(await agent.feed.once(), re=message.id)
+async def _sample_host(desk: Desk, client: Client, message: SampleHost) -> Message:
+    return Telemetry(await desk.agent.feed.once(), re=message.id)
 
 
-async def _compat(agent: Agent, client: Client, message: GetCompat) -> Message:
+async def _compat(desk: Desk, client: Client, message: GetCompat) -> Message:
     return await probing.compat(message.profile, message.id)
 
 
-async def _verify(agent: Agent, client: Client, message: Verify) -> Message:
-    entry = entry_of(agent, message.run)
+async def _verify(desk: Desk, client: Client, message: Verify) -> Message:
+    entry = entry_of(desk.agent, message.run)
     if not entry.ended:
         raise Refusal(
             f"Run {entry.summary.run} has not ended",
@@ -272,18 +271,18 @@ async def _verify(agent: Agent, client: Client, message: Verify) -> Message:
             "Ask for 1 to 100000.",
         )
     profile = entry.folder.record().profile
-    async with agent.verifying:  # each loads a model
+    async with desk.agent.verifying:  # each loads a model
         return Verified(message.id, await probing.verify(entry.folder, profile, message.samples))
 
 
-async def _stop(agent: Agent, client: Client, message: StopAgent) -> Message:
-    await agent.loaded.wait()
+async def _stop(desk: Desk, client: Client, message: StopAgent) -> Message:
+    await desk.agent.loaded.wait()
     if message.only_idle:
-        agent.refresh()
-        why = agent.busy(besides=client)
+        desk.agent.refresh()
+        why = desk.agent.busy(besides=client)
         if why:
             raise Refusal("The agent is in use", why, "It goes on as it is.", code="busy")
-    agent.stop()
+    desk.agent.stop()
     return Done(message.id, "the agent leaves; runs go on without it")
 
 
