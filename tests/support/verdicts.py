@@ -1,0 +1,130 @@
+"""Preflight reports as the agent's own judges give them, over facts of a recorded host.
+
+The GPUs, the interpreter, the data and the patches are those of the H200 host
+while run 2 held both GPUs; what else stands in the way is set up here.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from eagle3_agent.preflight import (
+    catalogue,
+    compat,
+    data_facts,
+    gpu_facts,
+    interpreter_facts,
+    leftovers_facts,
+    model_facts,
+    output_facts,
+    runner,
+)
+from eagle3_agent.preflight.check import Facts, known
+from eagle3_agent.preflight.tally import Tally
+from eagle3_agent.protocol.values import HostSample, Profile, Report
+
+from .recording import busy_sample, recorded
+
+GIB = 1024**3
+_TOKENS = 574_565
+_SECONDS = {
+    "gpu": 0.603,
+    "interpreter": 0.274,
+    "leftovers": 0.267,
+    "model": 0.236,
+    "data": 0.352,
+    "output": 0.214,
+    "compat": 0.667,
+}
+
+
+def profile() -> Profile:
+    return recorded("0002").record.profile
+
+
+def judged(facts: Facts, at: float) -> Report:
+    verdicts = runner.judge(catalogue.CHECKS, facts, profile(), _SECONDS)
+    return Report(verdicts, 0.671, at)
+
+
+@cache
+def blocked(at: float) -> Report:
+    """Run 2 holds the GPUs, a copied shard is one byte short, and the disk is nearly too small."""
+    one = recorded("0002")
+    environment = one.record.environment
+    dists = {k: environment[k] for k in interpreter_facts.DISTRIBUTIONS if k in environment}
+    findings = one.standing(float("inf")).patches
+    bad = model_facts.BadShard("model-00007-of-00009.safetensors", "is 1 byte too short")
+    tally = Tally(rows=500, input_ids=500, exact_tokens=_TOKENS, longest=2048)
+    guarded = tuple(
+        leftovers_facts.Leftover(p.pid, 1, "run", "S", p.user, p.command, p.started, "0002", True)
+        for gpu in busy_sample().gpus
+        for p in gpu.processes
+    )
+    asked = profile()
+    return judged(
+        known(
+            (gpu_facts.PROBE, gpu_facts.GpuFacts(busy_sample())),
+            (
+                interpreter_facts.PROBE,
+                interpreter_facts.InterpreterFacts(
+                    asked.host.python, python=environment["python"], dists=dists
+                ),
+            ),
+            (leftovers_facts.PROBE, leftovers_facts.LeftoverFacts(guarded, hidden=1)),
+            (
+                model_facts.PROBE,
+                model_facts.ModelFacts(
+                    asked.model.path,
+                    model_type="llama",
+                    architecture="LlamaForCausalLM",
+                    layers=32,
+                    hidden=4096,
+                    vocab=128_256,
+                    dtype="bfloat16",
+                    shards=9,
+                    bytes=14 * GIB,
+                    bad=(bad,),
+                    bad_count=1,
+                    tokenizer=True,
+                ),
+            ),
+            (
+                data_facts.PROBE,
+                data_facts.DataFacts(
+                    asked.data.path,
+                    kind="JSONL",
+                    rows=500,
+                    tally=tally,
+                    tokens=_TOKENS,
+                    tokens_exact=True,
+                    tokens_from="counted input_ids",
+                ),
+            ),
+            (
+                output_facts.PROBE,
+                output_facts.OutputFacts(
+                    asked.output.dir, place="/data", write_seconds=0.001, free=int(19.0 * GIB)
+                ),
+            ),
+            (
+                compat.PROBE,
+                compat.CompatFacts(
+                    "speculators", compat.WorkerReport(dists, "3.12.3", findings=findings)
+                ),
+            ),
+        ),
+        at,
+    )
+
+
+def ready() -> Report:
+    """The preflight that run 1 was started with, as it was kept."""
+    report = recorded("0001").record.preflight
+    assert report is not None
+    return report
+
+
+def idle_sample() -> HostSample:
+    """The host before its first run."""
+    return recorded("0001").samples[0][0]
