@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from functools import reduce
 
+import pytest
+
+from eagle3_agent.protocol import EVENT_TYPES, ProtocolError, decode, decode_event
 from eagle3_agent.protocol.events import (
     Ended,
     Event,
@@ -97,3 +100,11 @@ def test_warnings_are_kept_and_bounded() -> None:
     now = standing(*(Note(float(i), "warning", str(i)) for i in range(150)), Note(1, "info", "i"))
     assert len(now.warnings) == 100
     assert now.warnings[-1].text == "149"
+
+
+def test_a_number_that_is_none_is_refused_where_it_is_read() -> None:
+    huge = b'{"type":"Load","t":' + b"9" * 400 + b',"done":1,"total":2}'
+    with pytest.raises(ProtocolError, match=r"Load\.t: a number of 400 digits"):
+        decode(huge, EVENT_TYPES)
+    assert decode_event(b'{"type":"Load","t":NaN,"done":1,"total":2}') is None
+    assert decode_event(b'{"type":"Load","t":Infinity,"done":1,"total":2}') is None

@@ -14,7 +14,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar, Union
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def decode(line: bytes, registry: Mapping[str, type[Any]]) -> Any:
     if len(line) > MAX_LINE:
         raise ProtocolError(f"a line of {len(line)} bytes, the limit is {MAX_LINE}")
     try:
-        body = json.loads(line)
+        body = json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"not a JSON line: {error.__class__.__name__}") from None
     if not isinstance(body, dict):
@@ -74,68 +74,120 @@ def decode(line: bytes, registry: Mapping[str, type[Any]]) -> Any:
     return from_json(cls, body)
 
 
+def _no_constant(name: str) -> Any:
+    # Python reads NaN and Infinity; no line of ours holds them, and arithmetic spreads them
+    raise ValueError(name)
+
+
 def from_json(cls: type[T], value: Any, where: str = "") -> T:
     """Build ``cls`` (a dataclass) from a JSON object; raises ProtocolError naming the field."""
-    where = where or cls.__name__
-    if not isinstance(value, dict):
-        raise ProtocolError(f"{where}: expected an object, got {type(value).__name__}")
-    made: dict[str, Any] = {}
-    hints = _hints(typing.cast(Hashable, cls))
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
-        if field.name in value:
-            made[field.name] = _read(hints[field.name], value[field.name], f"{where}.{field.name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ProtocolError(f"{where}.{field.name} is missing")
-    return cls(**made)
+    made: T = _reader(typing.cast(Hashable, cls))(value, where or cls.__name__)
+    return made
+
+
+# A reader is made once per type, since a run's history is a million values of a few types.
+_Reader = Callable[[Any, str], Any]
 
 
 @functools.cache
-def _hints(cls: Hashable) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _read(hint: Any, value: Any, where: str) -> Any:
+def _reader(hint: Any) -> _Reader:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint is object:
-        return value
+        return lambda value, where: value
     if origin in (Union, types.UnionType):
-        return _read_union(args, value, where)
+        return _union_reader(args)
     if origin is typing.Literal:
-        if value in args and type(value) in {type(a) for a in args}:
-            return value
-        raise ProtocolError(f"{where}: {value!r:.60} is none of {', '.join(map(str, args))}")
+        return _literal_reader(args)
     if origin in (list, tuple):
-        if not isinstance(value, list):
-            raise ProtocolError(f"{where}: expected a list, got {type(value).__name__}")
-        items = [_read(args[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
-        return tuple(items) if origin is tuple else items
+        return _sequence_reader(origin, _reader(args[0]))
     if origin is dict:
+        return _mapping_reader(_reader(args[1]))
+    if dataclasses.is_dataclass(hint):
+        return _object_reader(typing.cast("type[Any]", hint))
+    return _scalar_reader(hint)
+
+
+def _object_reader(cls: type[Any]) -> _Reader:
+    hints = typing.get_type_hints(cls)
+    fields = [(f.name, _reader(hints[f.name]), _optional(f)) for f in dataclasses.fields(cls)]
+
+    def read(value: Any, where: str) -> Any:
         if not isinstance(value, dict):
             raise ProtocolError(f"{where}: expected an object, got {type(value).__name__}")
-        return {str(k): _read(args[1], v, f"{where}.{k:.40}") for k, v in value.items()}
-    if dataclasses.is_dataclass(hint):
-        return from_json(typing.cast("type[Any]", hint), value, where)
-    return _read_scalar(hint, value, where)
+        made = {}
+        for name, reader, optional in fields:
+            if name in value:
+                made[name] = reader(value[name], f"{where}.{name}")
+            elif not optional:
+                raise ProtocolError(f"{where}.{name} is missing")
+        return cls(**made)
+
+    return read
 
 
-def _read_union(args: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None:
-        if type(None) in args:
-            return None
-        raise ProtocolError(f"{where} is null")
-    rest = [a for a in args if a is not type(None)]
-    for hint in rest[:-1]:
-        try:
-            return _read(hint, value, where)
-        except ProtocolError:
-            continue
-    return _read(rest[-1], value, where)
+def _optional(field: dataclasses.Field[Any]) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is not missing or field.default_factory is not missing
 
 
-def _read_scalar(hint: Any, value: Any, where: str) -> Any:
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    # bool is an int to Python, and never one to a reader of JSON
-    if isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool):
-        return value
-    raise ProtocolError(f"{where}: expected {hint.__name__}, got {type(value).__name__}")
+def _sequence_reader(kind: Any, item: _Reader) -> _Reader:
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, list):
+            raise ProtocolError(f"{where}: expected a list, got {type(value).__name__}")
+        return kind(item(each, f"{where}[{i}]") for i, each in enumerate(value))
+
+    return read
+
+
+def _mapping_reader(item: _Reader) -> _Reader:
+    def read(value: Any, where: str) -> Any:
+        if not isinstance(value, dict):
+            raise ProtocolError(f"{where}: expected an object, got {type(value).__name__}")
+        return {str(k): item(v, f"{where}.{k:.40}") for k, v in value.items()}
+
+    return read
+
+
+def _literal_reader(allowed: tuple[Any, ...]) -> _Reader:
+    kinds = {type(a) for a in allowed}
+
+    def read(value: Any, where: str) -> Any:
+        # the type first: an unhashable or equal-but-other value (1 and True) is none of them
+        if type(value) in kinds and value in allowed:
+            return value
+        raise ProtocolError(f"{where}: {value!r:.60} is none of {', '.join(map(str, allowed))}")
+
+    return read
+
+
+def _union_reader(args: tuple[Any, ...]) -> _Reader:
+    nullable = type(None) in args
+    *first, last = [_reader(a) for a in args if a is not type(None)]
+
+    def read(value: Any, where: str) -> Any:
+        if value is None:
+            if nullable:
+                return None
+            raise ProtocolError(f"{where} is null")
+        for reader in first:
+            try:
+                return reader(value, where)
+            except ProtocolError:
+                continue
+        return last(value, where)
+
+    return read
+
+
+def _scalar_reader(kind: Any) -> _Reader:
+    def read(value: Any, where: str) -> Any:
+        if type(value) is kind:  # a bool is an int to Python, and never one to a reader of JSON
+            return value
+        if kind is float and type(value) is int:
+            try:
+                return float(value)
+            except OverflowError:
+                raise ProtocolError(f"{where}: a number of {len(str(value))} digits") from None
+        raise ProtocolError(f"{where}: expected {kind.__name__}, got {type(value).__name__}")
+
+    return read

@@ -7,6 +7,7 @@ same lines as they arrive: one function, so that both screens agree.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .events import (
     Aborting,
@@ -82,74 +83,86 @@ class Standing:
 
 def fold(standing: Standing, event: Event) -> Standing:
     """``standing`` after one more event."""
-    standing = replace(standing, last=event.t)
+    return replace(standing, last=event.t, **_changes(standing, event))
+
+
+def _changes(standing: Standing, event: Event) -> dict[str, Any]:
+    """Fields of Standing that ``event`` changes, with their new values."""
     if isinstance(event, Progress):
-        return replace(
-            standing,
-            done=event.done,
-            total=event.total,
-            skipped=event.skipped,
-            tokens=event.tokens,
-            bytes=event.bytes,
-            rate=event.tokens_per_second,
-            window=event.window,
-            eta=event.eta,
-        )
-    if isinstance(event, Stage):
-        return _fold_stage(standing, event)
-    if isinstance(event, Plan):
-        return replace(
-            standing,
-            total=event.total,
-            planned_tokens=event.tokens,
-            planned_bytes=event.bytes,
-            reused=event.reused,
-        )
-    if isinstance(event, Load):
-        return replace(standing, shards_done=event.done, shards_total=event.total)
+        return {
+            "done": event.done,
+            "total": event.total,
+            "skipped": event.skipped,
+            "tokens": event.tokens,
+            "bytes": event.bytes,
+            "rate": event.tokens_per_second,
+            "window": event.window,
+            "eta": event.eta,
+        }
     if isinstance(event, Wrote):
-        return replace(standing, wrote=event)
+        return {"wrote": event}
     if isinstance(event, Skipped):
-        return standing  # counted by Progress, listed by whoever keeps the lines
+        return {}  # counted by Progress, listed by whoever keeps the lines
+    if isinstance(event, Stage):
+        return _stage_changes(standing, event)
+    if isinstance(event, Plan):
+        return {
+            "total": event.total,
+            "planned_tokens": event.tokens,
+            "planned_bytes": event.bytes,
+            "reused": event.reused,
+        }
+    if isinstance(event, Load):
+        return {"shards_done": event.done, "shards_total": event.total}
     if isinstance(event, Patched):
-        kept = tuple(p for p in standing.patches if p.patch != event.finding.patch)
-        applied = tuple(p for p in standing.applied if p != event.finding.patch)
-        return replace(
-            standing,
-            patches=(*kept, event.finding),
-            applied=(*applied, event.finding.patch) if event.applied else applied,
-        )
+        return _patch_changes(standing, event)
     if isinstance(event, Note):
-        if event.level == "warning":
-            return replace(standing, warnings=(*standing.warnings, event)[-100:])
-        return standing
+        kept = (*standing.warnings, event)[-100:] if event.level == "warning" else standing.warnings
+        return {"warnings": kept}
     if isinstance(event, Failure):
         # the first is the cause; what fails while it unwinds is not
-        return standing if standing.error else replace(standing, error=event.error)
+        return {"error": standing.error or event.error}
     if isinstance(event, Spawned):
-        return replace(standing, spawned=event)
+        return {"spawned": event}
     if isinstance(event, Aborting):
-        return replace(standing, aborting=event)
-    return _fold_ended(standing, event)
+        return {"aborting": event}
+    return _end_changes(standing, event)
 
 
-def _fold_stage(standing: Standing, event: Stage) -> Standing:
+def _patch_changes(standing: Standing, event: Patched) -> dict[str, Any]:
+    name = event.finding.patch
+    applied = tuple(p for p in standing.applied if p != name)
+    return {
+        "patches": (*(p for p in standing.patches if p.patch != name), event.finding),
+        "applied": (*applied, name) if event.applied else applied,
+    }
+
+
+def _stage_changes(standing: Standing, event: Stage) -> dict[str, Any]:
     stages = standing.stages
     if event.status == "start":
-        if stages and stages[-1].ended is None:
-            stages = (*stages[:-1], replace(stages[-1], ended=event.t))
-        return replace(standing, stages=(*stages, StageTime(event.name, event.t)))
-    if stages and stages[-1].name == event.name and stages[-1].ended is None:
-        stages = (*stages[:-1], replace(stages[-1], ended=event.t))
+        return {"stages": (*_closed(stages, event.t), StageTime(event.name, event.t))}
+    if stages and stages[-1].name == event.name:
+        stages = _closed(stages, event.t)
     failed = event.name if event.status == "failed" else standing.failed_stage
-    return replace(standing, stages=stages, failed_stage=failed)
+    return {"stages": stages, "failed_stage": failed}
 
 
-def _fold_ended(standing: Standing, event: Ended) -> Standing:
-    stages = standing.stages
-    failed = standing.failed_stage
-    if stages and stages[-1].ended is None:
-        if event.state in ("failed", "lost") and not failed:
-            failed = stages[-1].name
-        stages = (*stages[:-1], replace(stages[-1], ended=event.t))
-    return replace(standing, stages=stages, failed_stage=failed, ended=event, eta=None)
+def _end_changes(standing: Standing, event: Ended) -> dict[str, Any]:
+    stages, failed = standing.stages, standing.failed_stage
+    unfinished = bool(stages) and stages[-1].ended is None
+    if unfinished and event.state in ("failed", "lost") and not failed:
+        failed = stages[-1].name
+    return {
+        "stages": _closed(stages, event.t),
+        "failed_stage": failed,
+        "ended": event,
+        "eta": None,
+    }
+
+
+def _closed(stages: tuple[StageTime, ...], at: float) -> tuple[StageTime, ...]:
+    """``stages`` with the last one ended, if it was not."""
+    if not stages or stages[-1].ended is not None:
+        return stages
+    return (*stages[:-1], replace(stages[-1], ended=at))
