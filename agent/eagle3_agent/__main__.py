@@ -1,6 +1,6 @@
 """The agent's command line.  The console calls it over ssh; people seldom do.
 
-attach                       join stdin and stdout to the daemon, started if there is none
+attach [--running]           join stdin and stdout to the daemon, started if there is none
 serve                        be the daemon
 supervise RUNFOLDER          guard one run
 sample --interval S          HostSample lines to stdout
@@ -28,7 +28,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="eagle3_agent", description="eagle3-console's agent")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    commands.add_parser("attach").set_defaults(call=_attach)
+    attach = commands.add_parser("attach")
+    attach.add_argument("--running", action="store_true", help="start none: say `absent` instead")
+    attach.set_defaults(call=_attach)
     serve = commands.add_parser("serve")
     serve.add_argument("--detach", action="store_true", help="leave the caller's session")
     serve.add_argument("--ready-fd", type=int, help="where to write `ready`, `held` or an error")
@@ -51,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
 def _attach(options: argparse.Namespace) -> int:
     from . import attach
 
-    status = attach.main()
+    status = attach.main(start=not options.running)
     # a thread may still wait for input that never comes: leave without it
     sys.stdout.flush()
     os._exit(status)

@@ -35,13 +35,19 @@ class Unavailable(Exception):
         self.problem = Problem("The agent could not be started", happened, todo, "connect")
 
 
-def main() -> int:
-    """Write the greeting, then carry bytes both ways until one side is done.  Exit status."""
+def main(*, start: bool = True) -> int:
+    """Write the greeting, then carry bytes both ways until one side is done.  Exit status.
+
+    Without ``start``, a daemon that does not run is told as ``absent`` and stays absent.
+    """
     try:
-        sock = join()
+        sock = join() if start else running()
     except Unavailable as error:
         _write(1, MAGIC + b" error " + dumps(error.problem).encode("ascii") + b"\n")
         return 1
+    if sock is None:
+        _write(1, MAGIC + b" absent\n")
+        return 0
     if not _write(1, MAGIC + b" ready " + archive.name().encode("ascii") + b"\n"):
         return 1
     pump(sock)
@@ -77,10 +83,33 @@ def join() -> socket.socket:
             else:
                 _start(deadline)
     except OSError as error:
-        raise Unavailable(
-            str(error),
-            "The state folder must be writable and yours; EAGLE3_HOME names another place for it.",
-        ) from None
+        raise _no_place(str(error)) from None
+
+
+def running() -> socket.socket | None:
+    """A connection to the daemon that runs, from whichever archive; None where none runs.
+
+    Raises Unavailable.
+    """
+    try:
+        folder = paths.socket_path().parent
+        if not os.path.lexists(folder):
+            return None
+        paths.private_dir(folder)
+        sock = _connect()
+        if sock is not None and not _answers(sock):
+            sock.close()
+            return None
+        return sock
+    except OSError as error:
+        raise _no_place(str(error)) from None
+
+
+def _no_place(happened: str) -> Unavailable:
+    return Unavailable(
+        happened,
+        "The state folder must be writable and yours; EAGLE3_HOME names another place for it.",
+    )
 
 
 def _connect() -> socket.socket | None:
@@ -189,10 +218,7 @@ def _start(deadline: float) -> None:
     if said == b"held":
         time.sleep(0.05)  # another one is just starting, or leaving: the caller looks again
     elif said != b"ready":
-        raise Unavailable(
-            said.decode("utf-8", errors="replace"),
-            "The state folder must be writable and yours; EAGLE3_HOME names another place for it.",
-        )
+        raise _no_place(said.decode("utf-8", errors="replace"))
 
 
 def _read_line(fd: int, deadline: float) -> bytes:

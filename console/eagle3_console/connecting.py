@@ -23,11 +23,12 @@ def host_for(
     """A host that is not yet connected.
 
     Without ``ask_host_key`` an unknown host key is refused; without ``ask_secret`` locked keys and
-    passwords are not tried.  ``python`` is an interpreter on the host to try first.
+    passwords are not tried.  ``python`` is an interpreter on the host to try first; on ``local``
+    the console's own is known to fit.
     Raises ConsoleError (code ``usage``) for a target that cannot be read.
     """
     if target == "local":
-        return LocalHost(python=python)
+        return LocalHost()
     address = parse_address(target)
     from .ssh import SshHost  # asyncssh costs 0.2 s, which a local target need not pay
 

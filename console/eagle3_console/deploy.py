@@ -24,7 +24,7 @@ from eagle3_agent.protocol.values import Problem
 
 from .archive import Archive
 from .errors import ConsoleError
-from .hosts import Channel, Host, connect_error, printable
+from .hosts import Channel, Host, NoAgent, connect_error, printable
 
 MAX_NOISE = 64 * 1024
 """Bytes that a shell's start-up files may print before the script speaks."""
@@ -68,20 +68,23 @@ class _Told:
     """``missing`` or ``no-python``: the script came to its end by itself."""
 
 
-async def attach(host: Host, archive: Archive, on_step: Callable[[str], None]) -> Attached:
+async def attach(
+    host: Host, archive: Archive, on_step: Callable[[str], None], *, start: bool = True
+) -> Attached:
     """Reach the agent on ``host``, installing it when it is not there.
 
+    Without ``start`` the daemon is not started: :class:`NoAgent` is raised where none runs.
     Raises ConsoleError (code ``connect``), each cause with its own words.
     """
     on_step("Connecting")
-    found = await _run(host, archive, "attach", on_step)
+    found = await _run(host, archive, "attach", on_step, start)
     if isinstance(found, _Told) and found.ended == "missing":
         on_step("Sending the agent")
-        found = await _run(host, archive, "install", on_step)
+        found = await _run(host, archive, "install", on_step, start)
     elif isinstance(found, _Silent):
         # a folder that lost files (a cleaner, a full disk) is replaced, once
         on_step("Repairing the agent")
-        found = await _run(host, archive, "repair", on_step)
+        found = await _run(host, archive, "repair", on_step, start)
     if isinstance(found, _Silent):
         raise found.error
     if isinstance(found, _Told):
@@ -97,7 +100,7 @@ class _Silent:
 
 
 async def _run(
-    host: Host, archive: Archive, mode: Mode, on_step: Callable[[str], None]
+    host: Host, archive: Archive, mode: Mode, on_step: Callable[[str], None], start: bool
 ) -> Attached | _Told | _Silent:
     """One exec of the script; the channel is closed unless the agent is at its end."""
     nonce = secrets.token_hex(8)
@@ -105,7 +108,7 @@ async def _run(
     script = _Script(host, channel, nonce, archive, on_step)
     kept = False
     try:
-        result = await script.run(script_text(mode, nonce, archive, host.python))
+        result = await script.run(script_text(mode, nonce, archive, host.python, start))
         kept = isinstance(result, Attached)
         return result
     finally:
@@ -113,7 +116,9 @@ async def _run(
             await channel.close()
 
 
-def script_text(mode: Mode, nonce: str, archive: Archive, python: str | None) -> bytes:
+def script_text(
+    mode: Mode, nonce: str, archive: Archive, python: str | None, start: bool = True
+) -> bytes:
     """The script with its words filled in; every value is quoted or has no sign to quote."""
     folder = importlib.resources.files("eagle3_console") / "remote"
     text = (folder / "bootstrap.sh").read_text("utf-8")
@@ -122,6 +127,7 @@ def script_text(mode: Mode, nonce: str, archive: Archive, python: str | None) ->
         "ARCHIVE": archive.name,
         "MODE": mode,
         "SIZE": str(len(archive.packed)),
+        "HOW": "" if start else "--running",
         "FIRST": shlex.quote(python or ""),
         "UNPACK": shlex.quote((folder / "unpack.py").read_text("utf-8")),
     }
@@ -239,6 +245,15 @@ class _Script:
             archive = printable(value, 64)
             told = self._told
             return Attached(self._channel, self._buffer, archive, told.python, told.noise)
+        if word == b"absent":
+            raise NoAgent(
+                Problem(
+                    f"No agent is running on {self._host.name}",
+                    "Nobody serves its socket there.",
+                    "Any command that needs it starts it.",
+                    "connect",
+                )
+            )
         try:
             problem = from_json(Problem, json.loads(value))
         except (ProtocolError, ValueError, RecursionError):

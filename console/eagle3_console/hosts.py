@@ -21,6 +21,10 @@ class Refused(ConsoleError):
     """The host said no, and will say it again: trying once more without a change is useless."""
 
 
+class NoAgent(Refused):
+    """No agent runs on the host, and none was to be started."""
+
+
 @dataclass(frozen=True)
 class HostKeyQuestion:
     """A host whose key is in no known_hosts file; only a person can vouch for it."""

@@ -24,7 +24,6 @@ from eagle3_agent.protocol.messages import (
     ListRuns,
     RunChanged,
     RunPreflight,
-    Runs,
     SampleHost,
     StreamName,
     Subscribe,
@@ -37,6 +36,7 @@ from eagle3_agent.protocol.values import RunSummary
 from .archive import Archive, agent_archive
 from .deploy import Attached, attach
 from .errors import ConsoleError, error
+from .history import all_runs
 from .hosts import Host, Refused, connect_error, printable
 from .linkstate import Connecting, LinkState, Live, Offline, Piece, Reconnecting
 from .session import Feed, Session, greet
@@ -68,6 +68,7 @@ class Link:
         on_state: Callable[[LinkState], None] | None = None,
         on_push: Callable[[RunChanged | Telemetry], None] | None = None,
         archive: Archive | None = None,
+        start_agent: bool = True,
     ) -> None:
         self.on_state = on_state
         self.on_push = on_push
@@ -76,6 +77,7 @@ class Link:
         self._host = host
         self._read_only = read_only
         self._archive = archive
+        self._start_agent = start_agent
         self._state: LinkState = Connecting("Connecting")
         self._session: Session | None = None
         self._live = asyncio.Event()
@@ -84,6 +86,8 @@ class Link:
         self._closed = False
         self._keeper: asyncio.Task[None] | None = None
         self._watched: tuple[bool, float] | None = None
+        self._told: dict[str, RunSummary] = {}
+        """What is known of each run that is watched, by its id."""
 
     # ------------------------------------------------------------------ state
 
@@ -114,6 +118,8 @@ class Link:
             self._tell(Live(seconds, self._state.welcome))
 
     def _push(self, message: RunChanged | Telemetry) -> None:
+        if isinstance(message, RunChanged):
+            self._told[message.summary.run] = message.summary
         if self.on_push is not None:
             self.on_push(message)
 
@@ -150,7 +156,7 @@ class Link:
     async def _open(self, on_step: Callable[[str], None]) -> tuple[Session, Welcome]:
         if self._archive is None:
             self._archive = await asyncio.to_thread(agent_archive)
-        attached = await attach(self._host, self._archive, on_step)
+        attached = await attach(self._host, self._archive, on_step, start=self._start_agent)
         self._note(attached)
         session = Session(
             attached.channel, attached.rest, self._host.name, self._push, self._latency
@@ -313,6 +319,7 @@ class Link:
     ) -> tuple[RunSummary, ...]:
         """Every run now; changes and telemetry follow through ``on_push``, over reconnects too.
 
+        After a reconnect, runs that changed meanwhile or have not ended are pushed.
         ``host_interval`` is in seconds, 0 for no telemetry.  Raises ConsoleError.
         """
         self._watched = (runs, host_interval)
@@ -322,15 +329,21 @@ class Link:
     async def _start_watch(
         self, session: Session, runs: bool, interval: float
     ) -> tuple[RunSummary, ...]:
-        reply = await session.ask(ListRuns(0, watch=runs), 60)
+        self._told = {}  # what is pushed between two pages is newer than a page
+        found = await all_runs(lambda message: session.ask(message, 60), watch=runs)
         await session.ask(WatchHost(0, max(interval, 0.0)), 60)
-        return reply.runs if isinstance(reply, Runs) else ()
+        self._told = {**{summary.run: summary for summary in found}, **self._told}
+        return tuple(sorted(self._told.values(), key=lambda summary: summary.number))
 
     async def _renew_watch(self, session: Session) -> None:
         if self._watched is None:
             return
         runs, interval = self._watched
+        before = self._told
         for summary in await self._start_watch(session, runs, interval):
+            # a long history that stands still need not pass through a screen again
+            if summary == before.get(summary.run) and summary.state not in ("queued", "running"):
+                continue
             try:
                 self._push(RunChanged(summary))
             except Exception:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 
 from eagle3_agent.protocol.messages import AgentStatus, Done, Status, StopAgent
 from eagle3_console import render
 from eagle3_console.errors import ExitCode
+from eagle3_console.hosts import NoAgent
 
 from . import arguments
 from .linking import ask, connected, without_wire
@@ -25,8 +27,9 @@ def add(commands: arguments.Commands) -> None:
         "  status   what it is and what it does\n"
         "  stop     end it\n"
         "  upgrade  end it and start the one that belongs to this console\n\n"
-        "With --json: archive, pid, started, folder, clients, running, queued,\n"
-        "outdated; stop: stopped.",
+        "status and stop start none: where no agent is running, they say so.\n\n"
+        "With --json: running_agent, archive, pid, started, folder, clients, running, queued,\n"
+        "outdated (null where no agent is running); stop: stopped.",
         "  eagle3-console agent status root@gpu-01",
     )
     parser.add_argument("act", choices=("status", "stop", "upgrade"))
@@ -35,26 +38,45 @@ def add(commands: arguments.Commands) -> None:
 
 
 async def agent(args: argparse.Namespace, terminal: Terminal) -> int:
-    if args.act in ("stop", "upgrade"):
-        await _stop(args.target, terminal)
-    if args.act == "stop":
-        terminal.object({"target": args.target, "stopped": True})
-        terminal.line("the agent has ended; runs go on without it")
+    target: str = args.target
+    if args.act == "status":
+        return await _status(target, terminal, start_agent=False)
+    stopped = await _stop(target, terminal)
+    if args.act == "upgrade":
+        return await _status(target, terminal, start_agent=True)
+    terminal.object({"target": target, "stopped": stopped})
+    ended = "the agent has ended; runs go on without it"
+    terminal.line(ended if stopped else f"no agent is running on {target}: there is none to stop")
+    return ExitCode.DONE
+
+
+async def _status(target: str, terminal: Terminal, *, start_agent: bool) -> int:
+    try:
+        async with connected(target, terminal, read_only=True, start_agent=start_agent) as link:
+            status = await ask(link, AgentStatus(0), Status)
+            outdated = link.agent_outdated
+    except NoAgent:
+        facts = [field.name for field in dataclasses.fields(Status) if field.name != "re"]
+        nothing = dict.fromkeys((*facts, "outdated"))
+        terminal.object({"target": target, "running_agent": False, **nothing})
+        terminal.line(f"no agent is running on {target}; a command that needs it starts it")
         return ExitCode.DONE
-    async with connected(args.target, terminal, read_only=True) as link:
-        status = await ask(link, AgentStatus(0), Status)
-        outdated = link.agent_outdated
-    terminal.object({"target": args.target, **without_wire(status), "outdated": outdated})
+    told = {**without_wire(status), "outdated": outdated}
+    terminal.object({"target": target, "running_agent": True, **told})
     terminal.lines(render.agent(status, time.time()))
     if outdated:
         terminal.line(
-            "  not the one of this console; replace it: "
-            f"eagle3-console agent upgrade {args.target}",
+            f"  not the one of this console; replace it: eagle3-console agent upgrade {target}",
             "amber",
         )
     return ExitCode.DONE
 
 
-async def _stop(target: str, terminal: Terminal) -> None:
-    async with connected(target, terminal) as link:
-        await ask(link, StopAgent(0), Done)
+async def _stop(target: str, terminal: Terminal) -> bool:
+    """End the agent; False where none was running."""
+    try:
+        async with connected(target, terminal, start_agent=False) as link:
+            await ask(link, StopAgent(0), Done)
+    except NoAgent:
+        return False
+    return True

@@ -78,7 +78,8 @@ def _samples(text: str) -> int:
 
 async def preflight(args: argparse.Namespace, terminal: Terminal) -> int:
     profile = arguments.load_profile(args)
-    async with connected(args.target, terminal, read_only=True) as link:
+    python = profile.host.python
+    async with connected(args.target, terminal, read_only=True, python=python) as link:
         report = (await ask(link, RunPreflight(0, profile), Checked, SLOW)).report
     terminal.object(render.report_object(report, args.target))
     for line, colour in render.report(report):
@@ -88,7 +89,8 @@ async def preflight(args: argparse.Namespace, terminal: Terminal) -> int:
 
 async def compat(args: argparse.Namespace, terminal: Terminal) -> int:
     profile = arguments.load_profile(args)
-    async with connected(args.target, terminal, read_only=True) as link:
+    python = profile.host.python
+    async with connected(args.target, terminal, read_only=True, python=python) as link:
         found = await ask(link, GetCompat(0, profile), Compat, SLOW)
     terminal.object(
         {

@@ -59,7 +59,8 @@ async def show(
     from eagle3_console.app import ConsoleApp  # late: the headless commands never pay for Textual
 
     terminal.say(f"connecting to {target} …", "dim")
-    async with connected(target, terminal, read_only=read_only) as link:
+    python = profile.host.python if profile else None
+    async with connected(target, terminal, read_only=read_only, python=python) as link:
         app = ConsoleApp(link, target, profile=profile, profile_path=path, read_only=read_only)
         code = await app.run_async()
     return code or 0

@@ -6,10 +6,11 @@ import argparse
 import time
 
 from eagle3_agent.protocol import to_json
-from eagle3_agent.protocol.messages import ListRuns, Runs
+from eagle3_agent.protocol.messages import Runs
 from eagle3_console import render, render_diff
 from eagle3_console.analysis.diff import diff
 from eagle3_console.errors import ExitCode
+from eagle3_console.history import all_runs
 
 from . import arguments
 from .linking import ask, connected, run_detail
@@ -61,7 +62,7 @@ def add(commands: arguments.Commands) -> None:
 
 async def runs(args: argparse.Namespace, terminal: Terminal) -> int:
     async with connected(args.target, terminal, read_only=True) as link:
-        found = (await ask(link, ListRuns(0), Runs)).runs
+        found = await all_runs(lambda message: ask(link, message, Runs))
     terminal.object({"target": args.target, "runs": [render.run_object(run) for run in found]})
     for line, colour in render.runs(found, time.time()):
         terminal.line(line, colour)

@@ -49,10 +49,19 @@ def asking(
     return host_key, secret
 
 
-def open_link(target: str, terminal: Terminal, *, read_only: bool = False) -> LinkPort:
+def open_link(
+    target: str,
+    terminal: Terminal,
+    *,
+    read_only: bool = False,
+    python: str | None = None,
+    start_agent: bool = True,
+) -> LinkPort:
     """A link that is not connected yet.  Raises ConsoleError for a target that cannot be read.
 
-    The end of a link is not told here: whoever waits for an answer gets it as an error.
+    ``python`` is the profile's interpreter, under which the agent runs if it can.  Without
+    ``start_agent``, connecting raises NoAgent where none runs.  The end of a link is not told
+    here: whoever waits for an answer gets it as an error.
     """
     # late: asyncssh and its cryptography take longer to import than most commands need to parse
     from eagle3_console.connecting import host_for
@@ -60,8 +69,13 @@ def open_link(target: str, terminal: Terminal, *, read_only: bool = False) -> Li
 
     ask_host_key: AskHostKey | None
     ask_host_key, ask_secret = asking(terminal)
-    host = host_for(target, ask_host_key=ask_host_key, ask_secret=ask_secret)
-    return Link(host, read_only=read_only, on_state=_narrator(terminal, target))
+    host = host_for(target, ask_host_key=ask_host_key, ask_secret=ask_secret, python=python)
+    return Link(
+        host,
+        read_only=read_only,
+        on_state=_narrator(terminal, target),
+        start_agent=start_agent,
+    )
 
 
 def _narrator(terminal: Terminal, target: str) -> Callable[[LinkState], None]:
@@ -86,10 +100,18 @@ def _narrator(terminal: Terminal, target: str) -> Callable[[LinkState], None]:
 
 @asynccontextmanager
 async def connected(
-    target: str, terminal: Terminal, *, read_only: bool = False
+    target: str,
+    terminal: Terminal,
+    *,
+    read_only: bool = False,
+    python: str | None = None,
+    start_agent: bool = True,
 ) -> AsyncIterator[LinkPort]:
-    """A live link for the length of a ``with`` block.  Raises ConsoleError (connect)."""
-    link = open_link(target, terminal, read_only=read_only)
+    """A live link for the length of a ``with`` block: see ``open_link``.
+
+    Raises ConsoleError (connect).
+    """
+    link = open_link(target, terminal, read_only=read_only, python=python, start_agent=start_agent)
     try:
         await link.connect()
         for text in link.warnings:

@@ -71,7 +71,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 async def start(args: argparse.Namespace, terminal: Terminal) -> int:
     profile = arguments.load_profile(args)
-    async with connected(args.target, terminal) as link:
+    async with connected(args.target, terminal, python=profile.host.python) as link:
         request = Start(0, profile, tuple(args.force), args.queue)
         return await launch(link, request, args, terminal)
 

@@ -51,11 +51,11 @@ case '@MODE@' in
     if test -f "$dir/ARCHIVE"; then
       # where EAGLE3_HOME is shared, somebody else's code must not run as this user
       test -O "$dir" || { say foreign; exit 7; }
-      exec "$py" -E -s "$dir" attach
+      exec "$py" -E -s "$dir" attach @HOW@
     fi
     say missing
     exit 4 ;;
-  *) exec "$py" -E -s -c @UNPACK@ "$dir" '@MODE@' '@NONCE@' '@ARCHIVE@' @SIZE@ ;;
+  *) exec "$py" -E -s -c @UNPACK@ "$dir" '@MODE@' '@NONCE@' '@ARCHIVE@' @SIZE@ @HOW@ ;;
 esac
 exit 5
 }

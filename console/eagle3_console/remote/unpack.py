@@ -1,7 +1,8 @@
 """Runs on the host, as text after ``python -c``: receive the archive, then become the agent.
 
 Arguments: folder, ``install`` or ``repair``, nonce, archive hash (first 16 hex digits of the
-sha256 of the tar), bytes to read from standard input (the tar, zlib-compressed).
+sha256 of the tar), bytes to read from standard input (the tar, zlib-compressed), and what
+``attach`` is told besides.
 Standard library only, Python 3.10 or newer.
 """
 
@@ -108,7 +109,7 @@ def main() -> None:
         sys.exit(6)
     os.umask(umask)
     # no shell and no data but our own argument: this process is to be the agent
-    os.execv(sys.executable, [sys.executable, "-E", "-s", folder, "attach"])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-E", "-s", folder, "attach", *sys.argv[6:]])  # noqa: S606
 
 
 if __name__ == "__main__":
