@@ -6,6 +6,7 @@ message, the answer is applied to the state, the screens draw the state.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -36,6 +37,7 @@ from .errors import ConsoleError
 from .hosttext import clean
 from .linkstate import LinkPort, LinkState, Live, Offline
 from .messages import PreflightAsked, RunOpened, StartOver
+from .recall import recall
 from .screens.base import ConsoleScreen
 from .screens.confirm import ConfirmScreen, HelpScreen, ProblemScreen
 from .screens.dashboard import DashboardScreen
@@ -187,7 +189,11 @@ class ConsoleApp(App[int]):
             return
         self.apply(store.Followed(run))
         self.run_worker(self._read_events(run), exclusive=True, group="follow")
+        self.run_worker(self._recall(run), exclusive=True, group="recall")
         self.run_worker(self._detail(run), group="detail")
+        before = store.comparable(self.state, self.state.run) if self.state.run else None
+        if before is not None and before.run not in self.state.details:
+            self.run_worker(self._detail(before.run), group="detail")
 
     async def _read_events(self, run: str) -> None:
         rest = b""
@@ -199,6 +205,16 @@ class ConsoleApp(App[int]):
         except ConsoleError as error:
             if self.state.live:  # a lost link speaks for itself, in the banner
                 self._tell(error.problem)
+
+    async def _recall(self, run: str) -> None:
+        """The GPUs' history from before this console looked; without it the plot starts now."""
+        summary = self.state.find(run)
+        since = self.state.host_now - store.HISTORY
+        if summary is None or (summary.ended is not None and summary.ended < since):
+            return
+        with contextlib.suppress(ConsoleError):
+            samples = await recall(self._link, run, since)
+            self.apply(store.Recalled(run, samples))
 
     async def _detail(self, run: str) -> None:
         try:
@@ -297,7 +313,11 @@ class ConsoleApp(App[int]):
             return
 
         def answered(yes: bool | None) -> None:
-            if yes:
+            now = self.state.find(run.run) or run
+            if yes and now.state in store.ENDED:
+                words = f"Run {now.number} ended by itself meanwhile: {now.state}."
+                self.notify(words, markup=False)
+            elif yes:
                 self.run_worker(self._abort(run), group="abort")
 
         said = abort_words(self.state, run)
@@ -347,7 +367,9 @@ class ConsoleApp(App[int]):
         if run is None:
             self.notify("No run on this host yet, so there is no log.")
             return
-        self._open(LogScreen(self.state, run.run, self._feed(run.run, "output")))
+        at_error = isinstance(self.screen, ErrorsScreen)
+        feed = self._feed(run.run, "output")
+        self._open(LogScreen(self.state, run.run, feed, at_error=at_error))
 
     def action_profile(self) -> None:
         self._open(ProfileScreen(self.state))

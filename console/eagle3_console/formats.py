@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 
+from eagle3_agent.protocol.values import Samples
+
 UNKNOWN = "-"
 GIB = 1024**3
 
@@ -19,6 +21,12 @@ def count(value: int | float | None) -> str:
     if abs(value) >= 1e15:
         return ">10^15" if value > 0 else "<-10^15"
     return f"{round(value):,}".replace(",", " ")
+
+
+def samples(value: Samples, noun: str = "") -> str:
+    """``412 / 1 000 samples``, with what was skipped."""
+    skipped = f", {count(value.skipped)} skipped" if value.skipped else ""
+    return f"{count(value.done)} / {count(value.total)}{noun}{skipped}"
 
 
 def gib(value: int | None) -> str:

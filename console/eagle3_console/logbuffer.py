@@ -9,6 +9,7 @@ Memory is bounded; what was dropped is counted.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from .hosttext import clean
@@ -19,6 +20,22 @@ BUDGET = 64 * 1024 * 1024
 LONGEST = 1024 * 1024
 #: What one line costs beside its bytes.
 _OVERHEAD = 41
+#: Lines and bytes that make a block full; blocks are dropped as a whole.
+_BLOCK_LINES = 1024
+_BLOCK_BYTES = 256 * 1024
+
+
+@dataclass
+class _Block:
+    """Lines that came after one another; ``first`` is the number of the first of them."""
+
+    first: int
+    lines: list[bytes]
+    bytes: int
+
+    @property
+    def full(self) -> bool:
+        return len(self.lines) >= _BLOCK_LINES or self.bytes >= _BLOCK_BYTES
 
 
 class LineBuffer:
@@ -28,18 +45,20 @@ class LineBuffer:
         self.budget = budget
         self.first = 0
         """Lines dropped so far."""
-        self._lines: list[bytes] = []
+        self._blocks: list[_Block] = []
         self._open = b""
+        self._whole = 0
+        """One past the last line that is finished."""
         self._bytes = 0
 
     def __len__(self) -> int:
         """Lines kept, the unfinished last one included."""
-        return len(self._lines) + (1 if self._open else 0)
+        return self.end - self.first
 
     @property
     def end(self) -> int:
         """One past the last line."""
-        return self.first + len(self)
+        return self._whole + (1 if self._open else 0)
 
     def add(self, data: bytes) -> None:
         """Take the next piece of the stream."""
@@ -50,8 +69,7 @@ class LineBuffer:
         whole[0] = self._open + whole[0]
         if max(map(len, whole)) > LONGEST:
             whole = [piece for line in whole for piece in _broken(line)]
-        self._lines += whole
-        self._bytes += sum(map(len, whole)) + _OVERHEAD * len(whole)
+        self._append(whole)
         self._open = self._shorten(rest)
         self._drop()
 
@@ -60,31 +78,42 @@ class LineBuffer:
         if b"\r" in rest:
             rest = _newest(rest)
         while len(rest) > LONGEST:
-            self._lines.append(rest[:LONGEST])
-            self._bytes += LONGEST + _OVERHEAD
+            self._append([rest[:LONGEST]])
             rest = rest[LONGEST:]
         self._drop()
         return rest
 
+    def _append(self, lines: list[bytes]) -> None:
+        """Put whole lines into the last block, then into new ones."""
+        mean = sum(map(len, lines)) // len(lines) + 1
+        step = max(1, min(_BLOCK_LINES, _BLOCK_BYTES // mean))
+        for at in range(0, len(lines), step):
+            part = lines[at : at + step]
+            if not self._blocks or self._blocks[-1].full:
+                self._blocks.append(_Block(self._whole, [], 0))
+            block = self._blocks[-1]
+            size = sum(map(len, part)) + _OVERHEAD * len(part)
+            block.lines += part
+            block.bytes += size
+            self._bytes += size
+            self._whole += len(part)
+
     def _drop(self) -> None:
-        if self._bytes <= self.budget:
-            return
-        # a tenth more than needed, so that dropping is rare
-        goal, gone = self._bytes - self.budget + self.budget // 10, 0
-        number = 0
-        while number < len(self._lines) - 1 and gone < goal:
-            gone += len(self._lines[number]) + _OVERHEAD
-            number += 1
-        del self._lines[:number]
-        self.first += number
-        self._bytes -= gone
+        """Let the oldest blocks go; what that costs depends on them, not on what is kept."""
+        gone = 0
+        while self._bytes > self.budget and gone < len(self._blocks) - 1:
+            self._bytes -= self._blocks[gone].bytes
+            gone += 1
+        if gone:
+            del self._blocks[:gone]
+            self.first = self._blocks[0].first
 
     def raw(self, line: int) -> bytes:
         """The bytes of a line; empty for one that is not kept."""
-        at = line - self.first
-        if 0 <= at < len(self._lines):
-            return self._lines[at]
-        return self._open if at == len(self._lines) else b""
+        if not self.first <= line < self._whole:
+            return self._open if line == self._whole else b""
+        block = self._blocks[bisect_right(self._blocks, line, key=_first) - 1]
+        return block.lines[line - block.first]
 
     def text(self, line: int, limit: int = 20_000) -> str:
         """A line as clean text, at most about ``limit`` characters of it."""
@@ -101,6 +130,10 @@ class LineBuffer:
             if pattern.search(self.raw(line)):
                 return line
         return None
+
+
+def _first(block: _Block) -> int:
+    return block.first
 
 
 def _newest(data: bytes) -> bytes:

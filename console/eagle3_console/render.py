@@ -23,34 +23,21 @@ from eagle3_agent.protocol.values import (
     Problem,
     Report,
     RunDetail,
+    RunState,
     RunSummary,
-    Samples,
     VerifyReport,
     Where,
 )
 
 from . import eta, formats
 from .hosttext import clean, crop, crop_left, fit
+from .outcomes import MARKS, Tone
 
 Line = tuple[str, str]
 """Text and the name of its colour, which may be empty."""
 
-_STATE_COLOURS = {
-    "completed": "green",
-    "incomplete": "amber",
-    "failed": "red",
-    "lost": "red",
-    "aborted": "amber",
-}
-_STATE_MARKS = {
-    "queued": "·",
-    "running": "▶",
-    "completed": "✓",
-    "incomplete": "!",
-    "failed": "✗",
-    "aborted": "✗",
-    "lost": "✗",
-}
+#: The terminal's colour of a mark; what goes on or waits stands without one.
+_TONES: dict[Tone, str] = {"good": "green", "look": "amber", "bad": "red", "now": "", "dim": ""}
 _VERDICTS: dict[str, Line] = {
     "pass": ("✓", ""),
     "warn": ("!", "amber"),
@@ -64,8 +51,8 @@ _FINDINGS: dict[str, Line] = {
 }
 
 
-def state_colour(state: str) -> str:
-    return _STATE_COLOURS.get(state, "")
+def state_colour(state: RunState) -> str:
+    return _TONES[MARKS[state][1]]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> list[str]:
@@ -239,13 +226,13 @@ def runs(values: Sequence[RunSummary], now: float) -> list[Line]:
         rows.append(
             (
                 run.run,
-                f"{_STATE_MARKS[run.state]} {run.state}",
+                f"{MARKS[run.state][0]} {run.state}",
                 str(run.attempt),
                 run.profile,
                 run.engine,
                 formats.moment(run.started, now),
                 formats.duration(took),
-                samples(run.samples),
+                formats.samples(run.samples),
                 formats.count(run.tokens_per_second),
                 _remark(run),
             )
@@ -260,12 +247,6 @@ def _remark(run: RunSummary) -> str:
     if run.error is not None:
         return crop(error_text(run.error), 60)
     return run.stage if run.state == "running" else ""
-
-
-def samples(value: Samples, noun: str = "") -> str:
-    """``412 / 1 000 samples``, with what was skipped."""
-    skipped = f", {formats.count(value.skipped)} skipped" if value.skipped else ""
-    return f"{formats.count(value.done)} / {formats.count(value.total)}{noun}{skipped}"
 
 
 def error_text(value: ErrorInfo) -> str:
@@ -286,13 +267,13 @@ def outcome(value: RunSummary) -> list[str]:
     took = ""
     if value.started is not None and value.ended is not None:
         took = f" after {formats.duration(value.ended - value.started)}"
-    lines = [f"{_STATE_MARKS[value.state]} run {value.run} {value.state}{took}"]
+    lines = [f"{MARKS[value.state][0]} run {value.run} {value.state}{took}"]
     if value.error is not None:
         lines.append(f"  {error_text(value.error)}")
         if value.error.where is not None and value.error.message:
             lines.append(f"  {_where(value.error.where)}")
     lines.append(
-        f"  {samples(value.samples, ' samples')}   {formats.count(value.tokens)} tokens   "
+        f"  {formats.samples(value.samples, ' samples')}   {formats.count(value.tokens)} tokens   "
         f"{formats.rate(value.tokens_per_second)}   {formats.size(value.bytes)}"
     )
     lines.append(f"  in {value.output_dir}")
@@ -368,7 +349,7 @@ def progress_line(standing: Standing) -> str:
         text += f"   {standing.shards_done} / {standing.shards_total} shards"
     if stage.name == "extract":
         text += "  "
-        text += f" {samples(standing.samples, ' samples')}   {formats.rate(standing.rate)}"
+        text += f" {formats.samples(standing.samples, ' samples')}   {formats.rate(standing.rate)}"
         text += f"   {formats.size(standing.bytes)}"
     rest = eta.estimate(standing, standing.last or 0.0)
     return f"{text}   ETA {formats.duration(rest.seconds)} ({rest.basis})" if rest else text

@@ -6,11 +6,11 @@ Screens read it, the app owns it.  Nothing here waits, draws or connects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Union
 
-from eagle3_agent.protocol.events import Event, Load, Progress, Stage
+from eagle3_agent.protocol.events import Event, Load, Progress, Stage, Wrote
 from eagle3_agent.protocol.fold import Standing, fold
 from eagle3_agent.protocol.values import (
     HostSample,
@@ -21,12 +21,15 @@ from eagle3_agent.protocol.values import (
     RunSummary,
 )
 
-from .linkstate import Connecting, LinkState, Live
+from .eta import Past
+from .linkstate import Connecting, LinkState, Live, Reconnecting
 
 #: Seconds of history behind a GPU's line.
-HISTORY = 600.0
+HISTORY = 1800.0
 #: Events kept for the dashboard and the run's page.
 TAIL = 500
+#: Of those, sample files: they would push everything else out.
+WROTE = 60
 #: Run pages kept.
 DETAILS = 32
 #: An extracting run without an event for this long (seconds) is shown as stalled.
@@ -81,6 +84,8 @@ class State:
     checking: float | None = None
     """Since when a preflight goes on."""
     starting: bool = False
+    retry_from: float | None = None
+    """Since when the next attempt at the link is waited for."""
 
     @property
     def host_now(self) -> float:
@@ -114,6 +119,13 @@ class State:
             (r.attempt for r in self.runs if (r.profile, r.model) == (run.profile, run.model)),
             default=run.attempt,
         )
+
+    @property
+    def past(self) -> Past | None:
+        """The stages of the run that shows what to expect of the current one."""
+        before = comparable(self, self.run) if self.run else None
+        detail = self.details.get(before.run) if before else None
+        return Past(detail.summary.number, detail.stages) if detail else None
 
     @property
     def running(self) -> bool:
@@ -157,6 +169,14 @@ class LinkMoved:
 class Sampled:
     sample: HostSample
     now: float
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """Samples of the current run from before this console looked, oldest first."""
+
+    run: str
+    samples: tuple[HostSample, ...]
 
 
 @dataclass(frozen=True)
@@ -207,6 +227,7 @@ Input = Union[
     Ticked,
     LinkMoved,
     Sampled,
+    Recalled,
     RunsCame,
     RunMoved,
     Followed,
@@ -234,6 +255,8 @@ def apply(state: State, news: Input) -> State:
         return replace(state, runs=_sorted(news.runs), runs_known=True)
     if isinstance(news, Followed):
         return replace(state, current=news.run, standing=Standing(), tail=())
+    if isinstance(news, Recalled):
+        return _recalled(state, news)
     if isinstance(news, DetailCame):
         kept = {k: v for k, v in state.details.items() if k != news.detail.summary.run}
         while len(kept) >= DETAILS:
@@ -257,6 +280,20 @@ def to_follow(state: State) -> str:
     return pool[0].run if pool else ""
 
 
+def comparable(state: State, run: RunSummary) -> RunSummary | None:
+    """The newest completed run of the same model by the same engine: what to expect of this one."""
+    return next(
+        (
+            r
+            for r in state.runs
+            if r.number < run.number
+            and r.state == "completed"
+            and (r.model, r.engine) == (run.model, run.engine)
+        ),
+        None,
+    )
+
+
 def _went_wrong(run: RunSummary) -> bool:
     return run.error is not None or run.state in ("failed", "incomplete", "lost")
 
@@ -269,7 +306,9 @@ def _link_moved(state: State, news: LinkMoved) -> State:
     was_live = state.live
     after = replace(state, link=news.link, now=max(state.now, news.now))
     if not isinstance(news.link, Live):
-        return replace(after, caught_up_at=None, catching_up=frozenset())
+        begun = news.now if isinstance(news.link, Reconnecting) else None
+        return replace(after, caught_up_at=None, catching_up=frozenset(), retry_from=begun)
+    after = replace(after, retry_from=None)
     fresh = not isinstance(state.link, Live) or state.link.welcome is not news.link.welcome
     if fresh and state.host is None:
         after = replace(after, clock_offset=_offset(news.link.welcome.now - news.now, 0.0))
@@ -301,14 +340,8 @@ def _sampled(state: State, news: Sampled) -> State:
     if not abs(sample.t - news.now) < ABSURD:
         sample = replace(sample, t=state.host_now)  # infinite, or of another age of the world
     history = dict(state.history)
-    for gpu in sample.gpus:
-        value = None if gpu.utilization is None else float(gpu.utilization)
-        _add(history, f"gpu:{gpu.index}", sample.t, value)
-    _add(history, "cpu", sample.t, sample.cpu_percent)
-    memory = None
-    if sample.memory_used is not None and sample.memory_total:
-        memory = 100 * sample.memory_used / sample.memory_total
-    _add(history, "memory", sample.t, memory)
+    for key, value in _values(sample):
+        _add(history, key, sample.t, value)
     offset = _offset(sample.t - news.now, state.clock_offset)
     return _heard(
         replace(state, host=sample, history=history, clock_offset=offset), "host", news.now
@@ -325,11 +358,53 @@ def _add(history: dict[str, tuple[Point, ...]], key: str, t: float, value: float
     history[key] = (*points[start:], Point(t, value))
 
 
+def _values(sample: HostSample) -> Iterator[tuple[str, float | None]]:
+    """What of a sample is kept as a history, in percent."""
+    for gpu in sample.gpus:
+        yield f"gpu:{gpu.index}", None if gpu.utilization is None else float(gpu.utilization)
+    yield "cpu", sample.cpu_percent
+    memory = None
+    if sample.memory_used is not None and sample.memory_total:
+        memory = 100 * sample.memory_used / sample.memory_total
+    yield "memory", memory
+
+
+def _recalled(state: State, news: Recalled) -> State:
+    """Put older points before the ones that are there; what overlaps is known already."""
+    if news.run != state.current:
+        return state
+    made: dict[str, list[Point]] = {}
+    for sample in news.samples:
+        for key, value in _values(sample):
+            made.setdefault(key, []).append(Point(sample.t, value))
+    history = dict(state.history)
+    oldest = state.host_now - HISTORY
+    for key, points in made.items():
+        known = history.get(key, ())
+        before = known[0].t if known else state.host_now
+        older = sorted((p for p in points if oldest <= p.t < before), key=lambda p: p.t)
+        history[key] = (*older, *known)
+    return replace(state, history=history)
+
+
 def tells_more(event: Event) -> bool:
     """Whether an event says what the figures and the run's outcome do not."""
     if isinstance(event, Stage) and event.name == "done":
         return False
     return not isinstance(event, (Load, Progress))
+
+
+def kept_tail(tail: tuple[Event, ...], events: Iterable[Event]) -> tuple[Event, ...]:
+    """The newest events with ``events`` behind them; of sample files only the newest few."""
+    joined = [*tail, *(e for e in events if tells_more(e))]
+    spare = sum(isinstance(e, Wrote) for e in joined) - WROTE
+    kept: list[Event] = []
+    for event in joined:
+        if spare > 0 and isinstance(event, Wrote):
+            spare -= 1
+            continue
+        kept.append(event)
+    return tuple(kept[-TAIL:])
 
 
 def _happened(state: State, news: Happened) -> State:
@@ -338,7 +413,6 @@ def _happened(state: State, news: Happened) -> State:
     standing = state.standing
     for event in news.events:
         standing = fold(standing, event)
-    shown = tuple(e for e in news.events if tells_more(e))
-    state = replace(state, standing=standing, tail=(*state.tail, *shown)[-TAIL:])
+    state = replace(state, standing=standing, tail=kept_tail(state.tail, news.events))
     state = replace(state, now=max(state.now, news.now))
     return _heard(state, "run", news.now) if news.caught_up else state

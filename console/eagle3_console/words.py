@@ -33,8 +33,7 @@ def abort_words(state: State, run: RunSummary) -> list[str]:
     standing = state.standing if run.run == state.current else None
     samples = standing.samples if standing is not None else run.samples
     stage = standing.stage.name if standing is not None and standing.stage else clean(run.stage)
-    done = f"{formats.count(samples.done)} of {formats.count(samples.total)} samples"
-    rows.append(f"in {stage or 'its start'}, {done} done")
+    rows.append(f"in {stage or 'its start'}, {formats.samples(samples, ' samples')} done")
     spawned = standing.spawned if standing is not None else None
     rows.append("")
     if spawned is not None:
@@ -64,9 +63,7 @@ def ended_words(run: RunSummary) -> tuple[str, str, Severity]:
     if run.started is not None and run.ended is not None:
         took = run.ended - run.started
     title = f"Run {run.number} {run.state} after {formats.duration(took)}"
-    done = f"{formats.count(run.samples.done)} of {formats.count(run.samples.total)} samples"
-    if run.samples.skipped:
-        done += f", {formats.count(run.samples.skipped)} skipped"
+    done = formats.samples(run.samples, " samples")
     if run.state == "completed":
         return title, f"{clean(run.profile)}: {done}", "information"
     if run.state in ("incomplete", "aborted"):

@@ -222,12 +222,10 @@ def detail(run: RunSummary, **changes: object) -> RunDetail:
         forced=(),
         patches=FINDINGS,
         environment={
-            "versions": {
-                "vllm": "0.16.0",
-                "speculators": "0.3.0",
-                "torch": "2.10.0",
-                "transformers": "4.57.6",
-            },
+            "vllm": "0.16.0",
+            "speculators": "0.3.0",
+            "torch": "2.10.0",
+            "transformers": "4.57.6",
             "driver": "580.95",
             "python": "3.12.3",
             "host": "gpu-01",

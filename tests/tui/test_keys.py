@@ -165,7 +165,9 @@ async def test_abort_names_what_it_ends_and_no_is_the_default() -> None:
     async with app.run_test(size=WIDE) as pilot:
         await sees(pilot, "RUN 4")
         await pilot.press("a")
-        await sees(pilot, "Abort run 4?", "worker pid 48201", "412 of 1 000 samples")
+        await sees(
+            pilot, "Abort run 4?", "worker pid 48201", "in extract, 412 / 1 000 samples done"
+        )
         assert app.focused is not None
         assert app.focused.id == "no"
         await pilot.press("enter")
@@ -268,7 +270,7 @@ async def test_the_run_page_has_all_that_was_kept() -> None:
             "speculators/reply-shape",
             "✓ applied",
             "capture.layers",
-            "versions.vllm",
+            "vllm",
             "0.16.0",
         )
 
@@ -296,7 +298,7 @@ async def test_e_on_an_incomplete_run_names_what_was_skipped() -> None:
     link.happen("0001", Skipped(scenes.NOW, 7, "no tokens are left after truncation"), ended=True)
     app = make_app(link)
     async with app.run_test(size=WIDE) as pilot:
-        await sees(pilot, "! RUN 1", "9 of 10 samples", "! 1 skipped")
+        await sees(pilot, "! RUN 1", "9 / 10 samples", "! 1 skipped")
         await pilot.press("e")
         await sees(pilot, "RUN 1 INCOMPLETE", "sample 7 skipped: no tokens are left")
 

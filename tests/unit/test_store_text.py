@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from eagle3_agent.protocol.events import Event, Load, Plan, Progress, Stage
+from eagle3_agent.protocol.events import Event, Load, Note, Plan, Progress, Stage
 from eagle3_agent.protocol.fold import Standing, fold
+from eagle3_agent.protocol.values import StageTime
 from eagle3_console import formats
-from eagle3_console.eta import estimate
+from eagle3_console.eta import Eta, Past, estimate, overdue, shard_pace
 from eagle3_console.hosttext import clean, clean_lines, crop, crop_left, fit
 from eagle3_console.logbuffer import LONGEST, LineBuffer, Search
 from support import scenes
@@ -191,12 +192,32 @@ def standing(*events: Event) -> Standing:
 
 
 def test_the_rest_of_a_load_comes_from_the_shards_so_far() -> None:
-    at = standing(Stage(0, "load", "start"), Load(100, 10, 40))
+    # 60 s of engine start come first: they say nothing of the pace
+    begun = (Stage(0, "load", "start"), Load(60, 0, 40), Note(70, "info", ""))
+    at = standing(*begun, Load(100, 10, 40))
     eta = estimate(at, 110)
     assert eta is not None
-    assert eta.seconds == pytest.approx(290)
-    assert eta.stage == "load"
+    assert eta.seconds == pytest.approx(30 * 4 - 10)
+    assert eta.stage == "shards"
     assert "shards" in eta.basis
+    assert shard_pace(at) == 4
+    assert estimate(standing(Stage(0, "load", "start"), Load(60, 0, 40)), 61) is None
+    again = standing(Load(0, 0, 8), Load(9, 8, 8), Load(20, 0, 2), Load(30, 1, 2))
+    assert shard_pace(again) == 10, "a second checkpoint has its own pace"
+
+
+def test_a_stage_that_tells_nothing_is_measured_against_an_earlier_run() -> None:
+    past = Past(3, (StageTime("load", 100, 164), StageTime("extract", 164, None)))
+    at = standing(Stage(1000, "load", "start"))
+    eta = estimate(at, 1020, past)
+    assert eta == Eta(44, "as in run 3", "load")
+    assert estimate(at, 1065, past) is None, "longer than before: nothing is promised"
+    assert overdue(at, 1065, past) is None
+    assert overdue(at, 1090, past) == 26
+    assert overdue(at, 1090, None) is None
+    extracting = standing(Stage(1000, "extract", "start"))
+    assert estimate(extracting, 1001, past) is None
+    assert overdue(extracting, 9999, past) is None
 
 
 def test_the_rest_of_an_extraction_comes_from_the_mean() -> None:

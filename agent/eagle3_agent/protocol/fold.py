@@ -35,6 +35,9 @@ class Standing:
     failed_stage: str = ""
     shards_done: int | None = None
     shards_total: int | None = None
+    shards_first: Load | None = None
+    """The first word on the shards of this load: where their pace is measured from."""
+    shards_last: Load | None = None
     total: int | None = None
     planned_tokens: int | None = None
     planned_bytes: int | None = None
@@ -113,7 +116,7 @@ def _changes(standing: Standing, event: Event) -> dict[str, Any]:
             "reused": event.reused,
         }
     if isinstance(event, Load):
-        return {"shards_done": event.done, "shards_total": event.total}
+        return _load_changes(standing, event)
     if isinstance(event, Patched):
         return _patch_changes(standing, event)
     if isinstance(event, Note):
@@ -127,6 +130,18 @@ def _changes(standing: Standing, event: Event) -> dict[str, Any]:
     if isinstance(event, Aborting):
         return {"aborting": event}
     return _end_changes(standing, event)
+
+
+def _load_changes(standing: Standing, event: Load) -> dict[str, Any]:
+    first, last = standing.shards_first, standing.shards_last
+    if first is None or last is None or event.total != last.total or event.done < last.done:
+        first = event  # a second checkpoint, or the first one over again
+    return {
+        "shards_done": event.done,
+        "shards_total": event.total,
+        "shards_first": first,
+        "shards_last": event,
+    }
 
 
 def _patch_changes(standing: Standing, event: Patched) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from eagle3_agent.protocol.messages import Abort, Clear, Cleared, Done
-from eagle3_console import render
+from eagle3_console import formats, render
 from eagle3_console.errors import ExitCode
 
 from . import arguments
@@ -50,7 +50,7 @@ async def abort(args: argparse.Namespace, terminal: Terminal) -> int:
     async with connected(args.target, terminal) as link:
         run = (await run_detail(link, args.run)).summary
         if run.state in ("queued", "running") and not args.yes:
-            what = f"{run.state}, {run.profile}, {render.samples(run.samples, ' samples')}"
+            what = f"{run.state}, {run.profile}, {formats.samples(run.samples, ' samples')}"
             question = f"End run {run.run} ({what}) and all its processes?"
             if not terminal.confirm(question, "Add --yes."):
                 terminal.say("nothing was done")

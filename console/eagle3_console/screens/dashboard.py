@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 
 from eagle3_console.widgets.banner import LinkBanner
+from eagle3_console.widgets.charts import ChartsPanel
 from eagle3_console.widgets.events import EventsPanel
-from eagle3_console.widgets.gpus import GpuPanel
+from eagle3_console.widgets.gpus import GpuPanel, has_charts
 from eagle3_console.widgets.run import RunPanel
 from eagle3_console.widgets.runlist import RecentPanel
 
@@ -32,8 +33,11 @@ class DashboardScreen(ConsoleScreen):
     DashboardScreen #body.-low { padding: 0; }
     DashboardScreen RunPanel { margin: 1 0; }
     DashboardScreen #news { height: 1fr; }
-    DashboardScreen RecentPanel { display: none; }
-    DashboardScreen #body.-wide RecentPanel { display: block; }
+    DashboardScreen #aside { display: none; width: 1fr; }
+    DashboardScreen #body.-wide #aside { display: block; }
+    DashboardScreen ChartsPanel { display: none; }
+    DashboardScreen #body.-charts RecentPanel { height: 9; margin-bottom: 1; }
+    DashboardScreen #body.-charts ChartsPanel { display: block; }
     """
 
     def body(self) -> ComposeResult:
@@ -42,11 +46,14 @@ class DashboardScreen(ConsoleScreen):
         yield RunPanel()
         with Horizontal(id="news"):
             yield EventsPanel()
-            yield RecentPanel()
+            with Vertical(id="aside"):
+                yield RecentPanel()
+                yield ChartsPanel()
 
     def on_resize(self) -> None:
         self.query_one("#body").set_class(self.size.height < 30, "-low")
         self.query_one("#body").set_class(self.size.width >= 150, "-wide")
+        self.query_one("#body").set_class(has_charts(*self.size), "-charts")
         super().on_resize()
 
     def action_back(self) -> None:

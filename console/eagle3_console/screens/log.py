@@ -22,6 +22,9 @@ from eagle3_console.widgets.panel import Panel
 from .base import ConsoleScreen
 from .pages import Feed
 
+#: What is looked for when the log is opened at an error.
+FIRST_ERROR = r"Traceback \(most recent call last\)"
+ANY_ERROR = r"\b(ERROR|CRITICAL|FATAL)\b|\b\w+Error\b"
 #: Seconds between two redraws while lines come in.
 _FLUSH = 0.05
 #: Lines searched before others get their turn.
@@ -66,10 +69,12 @@ class LogScreen(ConsoleScreen):
         Binding("N", "hit(-1)", "previous hit", show=False),
     ]
 
-    def __init__(self, state: State, run: str, feed: Feed) -> None:
+    def __init__(self, state: State, run: str, feed: Feed, *, at_error: bool = False) -> None:
         super().__init__(state)
         self.run = run
         self._feed = feed
+        self._at_error = at_error
+        """Whether to go to the first error once it has been read."""
         self.buffer = LineBuffer()
         self.flushing = False
         self._ended = False
@@ -103,10 +108,31 @@ class LogScreen(ConsoleScreen):
                 self.buffer.add(piece.data)
                 self._ended, self._caught_up = piece.ended, piece.caught_up
                 self._soon()
+                if self._at_error:
+                    self._go_to_error()
                 await asyncio.sleep(0)
         except ConsoleError as error:
             self.complain(error.problem)
         self._soon()
+
+    def _go_to_error(self) -> None:
+        """Stand on the first traceback, else, when all was read, on the first line of an error."""
+        buffer, found = self.buffer, None
+        for pattern in (FIRST_ERROR, ANY_ERROR):
+            search = Search.of(pattern)
+            found = buffer.find(search.data, buffer.first, buffer.end, 1)
+            if found is not None or not self._caught_up:
+                break
+        if found is None and not self._caught_up:
+            return
+        self._at_error = False
+        if found is None:
+            self.notify("No traceback and no error stands in this log; this is its end.")
+            return
+        view = self.view
+        view.search, view.hit = search, found
+        view.update_lines()
+        view.go_to(found)
 
     def _soon(self) -> None:
         if not self.flushing:

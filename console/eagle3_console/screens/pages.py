@@ -14,7 +14,7 @@ from eagle3_agent.protocol.fold import Standing, fold
 from eagle3_console.errors import ConsoleError
 from eagle3_console.hosttext import clean
 from eagle3_console.linkstate import Piece
-from eagle3_console.store import TAIL, State, tells_more
+from eagle3_console.store import State, kept_tail
 from eagle3_console.widgets import ink
 from eagle3_console.widgets.pages import Known, errors_page, profile_rows, run_page
 from eagle3_console.widgets.panel import Panel
@@ -81,7 +81,7 @@ class RunReading(PageScreen):
                 events = [e for e in map(decode_event, lines) if e is not None]
                 for event in events:
                     standing = fold(standing, event)
-                self._tail = (*self._tail, *filter(tells_more, events))[-TAIL:]
+                self._tail = kept_tail(self._tail, events)
                 self._standing = standing
                 self.take(self.state)
         except ConsoleError as error:

@@ -14,6 +14,16 @@ from . import ink
 from .panel import Panel
 
 
+def _wait(state: State, link: Reconnecting, width: int) -> Content:
+    """The wait for the next attempt, running down, and what it does not touch."""
+    words = "   runs on the host go on without this console"
+    begun = state.retry_from if state.retry_from is not None else state.now
+    whole = link.next_at - begun
+    part = (state.now - begun) / whole if whole > 0 else 1.0
+    room = min(24, max(6, width - len(words) - 2))
+    return ink.cut(ink.row("  ", *ink.bar(part, room, ink.LOOK), (words, ink.DIM)), width)
+
+
 class LinkBanner(Panel):
     """Takes no room while the link is fine."""
 
@@ -42,5 +52,5 @@ class LinkBanner(Panel):
         if isinstance(link, Offline):
             rows.append(ink.row(("  ^r", ink.NOW), (" tries again", ink.DIM)))
         if isinstance(link, Reconnecting):
-            rows.append(Content.styled("  runs on the host go on without this console", ink.DIM))
+            rows.append(_wait(state, link, width))
         return rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.content import Content
 
 from eagle3_agent.protocol.events import (
@@ -43,8 +45,49 @@ class EventsPanel(Panel):
 
 
 def event_lines(events: tuple[Event, ...], height: int, width: int) -> list[Content]:
-    """The last ``height`` events."""
-    return [ink.cut(event_line(event), width) for event in events[-height:]] if height > 0 else []
+    """The newest events: sample files take half of the room at most when others want it."""
+    return [ink.cut(line, width) for line in rows(newest(events, height))[-max(0, height) :]]
+
+
+def rows(events: Sequence[Event]) -> list[Content]:
+    """One row an event; patches that went as planned, in one row together."""
+    made: list[Content] = []
+    patches: list[Patched] = []
+    for event in events:
+        if isinstance(event, Patched) and event.finding.status != "cannot-tell":
+            patches.append(event)
+            continue
+        made += _patches(patches)
+        patches = []
+        made.append(event_line(event))
+    return made + _patches(patches)
+
+
+def _patches(events: Sequence[Patched]) -> list[Content]:
+    if len(events) < 2:
+        return [event_line(event) for event in events]
+    applied = sum(event.applied for event in events)
+    rest = len(events) - applied
+    words = f"{applied} patches applied" + (f", {rest} not needed" if rest else "")
+    return [ink.row((f"{formats.clock(events[-1].t):>8}  ", ink.DIM), "  ", (words, ink.DIM))]
+
+
+def newest(events: Sequence[Event], height: int) -> list[Event]:
+    """Events in their order that make at least ``height`` rows if there are so many."""
+    others = [event for event in events if not isinstance(event, Wrote)]
+    room = max(height // 2, height - len(rows(others[-2 * height :])))
+    kept: list[Event] = []
+    wanted = height
+    for event in reversed(events):
+        if wanted <= 0:
+            break
+        if isinstance(event, Wrote):
+            if room <= 0:
+                continue
+            room -= 1
+        wanted -= 0 if isinstance(event, Patched) else 1
+        kept.append(event)
+    return kept[::-1]
 
 
 def event_line(event: Event) -> Content:
@@ -62,8 +105,8 @@ def describe(event: Event) -> tuple[str, str, str]:
     if isinstance(event, Wrote):
         shape = ", ".join(map(str, event.shape))
         states = f"  [{shape}] {clean(event.dtype)} ×{event.layers}" if shape else ""
-        what = f"wrote {clean(event.file)}  {formats.count(event.tokens)} tokens"
-        return " ", "", f"{what}{states}  {formats.size(event.bytes)}"
+        what = f"wrote {clean(event.file):<14} {formats.count(event.tokens):>6} tokens"
+        return " ", "", f"{what}  {formats.size(event.bytes):>9}{states}"
     if isinstance(event, Load):
         return " ", "", f"shard {event.done} of {event.total} loaded"
     if isinstance(event, Plan):

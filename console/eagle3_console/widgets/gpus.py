@@ -20,6 +20,11 @@ _INDEX = 5
 _MEMORY = 16
 _FIGURES = 2 + _MEMORY + 2 + 5
 _HEAT = 2 + 4 + 2 + 6
+#: Seconds of history that a line may show while the run is young, then ``HISTORY`` on long lines.
+_SPANS = (120.0, 300.0, 600.0)
+_LONG_LINE = 40
+#: Memory in use (bytes) that needs no process to explain it.
+_SMALL = 256 * 1024 * 1024
 #: A core this hot (degrees Celsius) is worth a look.
 _HOT = 88
 
@@ -31,6 +36,11 @@ class GpuPanel(Panel):
         return host_lines(state, width, self.app.size.height)
 
 
+def has_charts(width: int, height: int) -> bool:
+    """Whether a screen of this size shows the history as charts, not in the GPU rows."""
+    return width >= 150 and height >= 45
+
+
 def host_lines(state: State, width: int, height: int) -> list[Content]:
     """The block for a screen of ``height`` rows."""
     sample = state.host
@@ -40,7 +50,7 @@ def host_lines(state: State, width: int, height: int) -> list[Content]:
         return _without_gpus(state, sample, width)
     if len(sample.gpus) > 8 and len(sample.gpus) + 14 > height and width >= 76:
         return _paired(state, sample, width)
-    columns = _Columns(width)
+    columns = _Columns(width, spark=not has_charts(width, height))
     rows = [columns.header(state)]
     rows += [columns.gpu(gpu, state) for gpu in sample.gpus]
     if height >= len(sample.gpus) + 22:
@@ -61,16 +71,19 @@ def host_line(sample: HostSample) -> Content:
 class _Columns:
     """Where the columns of the GPU rows stand at one width."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, spark: bool = True) -> None:
         self.width = width
         self.heat = width >= 66
-        rest = width - _INDEX - _FIGURES - (_HEAT if self.heat else 0)
+        self.limit = width >= 150
+        """Whether there is room for the limit behind the power."""
+        self.watts = 14 if self.limit else 6
+        rest = width - _INDEX - _FIGURES - (_HEAT - 6 + self.watts if self.heat else 0)
         self.holders = 0
         if width >= 150:
-            self.holders = min(44, width // 5)
+            self.holders = min(64, width // 3)
             rest -= self.holders + 3
         self.spark = (rest - 3) // 2 if width >= 96 else (10 if rest >= 32 else 0)
-        self.spark = min(self.spark, 60)
+        self.spark = min(self.spark, 90 if self.holders else 60) if spark else 0
         self.bar = max(4, min(rest - (self.spark + 3 if self.spark else 0), 64))
 
     def header(self, state: State) -> Content:
@@ -83,9 +96,10 @@ class _Columns:
             fit("util", 5, right=True),
         ]
         if self.heat:
-            parts += ["  ", fit("temp", 4, right=True), "  ", fit("power", 6, right=True)]
+            parts += ["  ", fit("temp", 4, right=True), "  "]
+            parts.append(fit("power of limit" if self.limit else "power", self.watts, right=True))
         if self.spark:
-            parts += ["   ", fit(phases(state, self.spark), self.spark)]
+            parts += ["   ", fit(phases(state, self.spark, span(state, self.spark)), self.spark)]
         if self.holders:
             parts += ["   ", fit("held by", self.holders)]
         return Content.styled(ink.row(*parts).plain, ink.DIM)
@@ -99,14 +113,15 @@ class _Columns:
         parts += ["  ", fit(formats.percent(gpu.utilization), 5, right=True)]
         if self.heat:
             parts += ["  ", temperature(gpu), "  "]
-            watts = formats.UNKNOWN if gpu.power is None else f"{formats.count(gpu.power)} W"
-            parts.append((fit(watts, 6, right=True), ink.DIM))
+            parts.append((fit(power(gpu, self.limit), self.watts, right=True), ink.DIM))
         if self.spark:
             points = state.history.get(f"gpu:{gpu.index}", ())
-            line = ink.spark(points, state.host.t if state.host else 0.0, self.spark)
+            now = state.host.t if state.host else 0.0
+            line = ink.spark(points, now, self.spark, span(state, self.spark))
             parts += ["   ", (line, ink.SPARK)]
         if self.holders:
-            parts += ["   ", (fit(holder(gpu), self.holders), ink.DIM)]
+            told = holder(gpu, state.host_now)
+            parts += ["   ", (fit(told, self.holders), ink.DIM)]
         return ink.row(*parts)
 
 
@@ -123,6 +138,14 @@ def memory(gpu: Gpu) -> Content:
     return ink.row(used, (" / ", ink.DIM), (total, ink.DIM))
 
 
+def power(gpu: Gpu, with_limit: bool) -> str:
+    """``412 W``, or ``412 / 600 W``."""
+    drawn = formats.count(gpu.power)
+    if not with_limit or gpu.power_limit is None:
+        return drawn if gpu.power is None else f"{drawn} W"
+    return f"{drawn} / {formats.count(gpu.power_limit)} W"
+
+
 def temperature(gpu: Gpu) -> Content:
     if gpu.temperature is None:
         return Content.styled(fit(formats.UNKNOWN, 4, right=True), ink.DIM)
@@ -131,19 +154,33 @@ def temperature(gpu: Gpu) -> Content:
     return Content.styled(text, ink.LOOK if hot else ink.DIM)
 
 
-def holder(gpu: Gpu) -> str:
-    """The process that holds most memory, and how many others do."""
+def holder(gpu: Gpu, now: float) -> str:
+    """The process that holds most memory, since when, and how many others do."""
     if not gpu.processes:
-        return ""
+        return "nobody" if (gpu.memory_used or 0) < _SMALL else "no process that can be seen"
     first = max(gpu.processes, key=lambda p: p.bytes or 0)
     more = f" +{len(gpu.processes) - 1}" if len(gpu.processes) > 1 else ""
-    return f"{clean(first.command)} · pid {first.pid} · {clean(first.user)}{more}"
+    age = "" if first.started is None else f" · {formats.duration(now - first.started)}"
+    held = "" if first.bytes is None else f" · {formats.gib(first.bytes)} GiB"
+    who = f"pid {first.pid} · {clean(first.user)}"
+    return f"{crop(clean(first.command), 24)} · {who}{held}{age}{more}"
 
 
-def phases(state: State, width: int) -> str:
-    """What stands over the history: the names of the run's stages where they began."""
+def span(state: State, width: int) -> float:
+    """Seconds that the history line shows: a young run is seen from its beginning."""
+    stages = state.standing.stages
+    age = state.host_now - stages[0].started if stages else HISTORY
+    for seconds in _SPANS:
+        if age < 0.95 * seconds:
+            return seconds
+    return HISTORY if width >= _LONG_LINE else _SPANS[-1]
+
+
+def phases(state: State, width: int, shown: float) -> str:
+    """What stands over the history: its length, and the run's stages where they began."""
     now = state.host.t if state.host else 0.0
-    plain = "last 10 min" if width > 10 else "10 min"
+    minutes = f"{shown / 60:.0f} min"
+    plain = f"last {minutes}" if width > 10 else minutes
     if width < 20:
         return plain
     text = [" "] * width
@@ -151,16 +188,14 @@ def phases(state: State, width: int) -> str:
     last = -2
     for stage in state.standing.stages:
         ago = now - stage.started
-        if not 0 <= ago < HISTORY:
+        if not 0 <= ago < shown:
             continue
-        column = width - 1 - int(ago / HISTORY * width)
+        column = width - 1 - int(ago / shown * width)
         seconds = (stage.ended if stage.ended is not None else now) - stage.started
-        brief = stage.ended is not None and seconds < 3 * HISTORY / width
+        brief = stage.ended is not None and seconds < 3 * shown / width
         if brief or stage.name == "done" or not 0 <= column < width or column <= last:
             continue
-        label = f"▏{stage.name}"
-        if column + len(label) > width:
-            continue
+        label = crop(f"▏{stage.name}", width - column)
         text[column : column + len(label)] = label
         last, found = column + len(label), True
     if not found:

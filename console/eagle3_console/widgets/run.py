@@ -7,13 +7,15 @@ from textual.content import Content
 from eagle3_agent.protocol.fold import Standing
 from eagle3_agent.protocol.values import ErrorInfo, Profile, RunSummary, StageTime
 from eagle3_console import formats
-from eagle3_console.eta import Eta, estimate
+from eagle3_console.eta import Eta, estimate, overdue, shard_pace
 from eagle3_console.hosttext import clean, crop, crop_left, first_line
 from eagle3_console.store import ENDED, State
 
 from . import ink
 from .panel import Panel
 
+#: What an estimate is of.
+_WHAT = {"load": "loaded in ", "shards": "all shards in ", "extract": "ETA "}
 #: The stages every run goes through; shown as still to come.
 _ALWAYS = ("preflight", "load", "extract")
 
@@ -67,6 +69,8 @@ def run_lines(state: State, run: RunSummary, width: int) -> list[Content]:
     if stalled is not None:
         words = f"! no sign of life for {formats.duration(stalled)}: no sample, no event"
         rows.append(Content.styled(words, f"bold {ink.LOOK}"))
+    elif state.live:
+        rows += _overdue(state, standing)
     if run.state == "queued":
         words = "· waits until the GPUs it needs are free; it starts by itself"
         return [*rows, Content.styled(words, ink.DIM)]
@@ -77,9 +81,21 @@ def run_lines(state: State, run: RunSummary, width: int) -> list[Content]:
     if run.state in ENDED:
         rows += _outcome(state, run, width)
     else:
-        rows.append(progress(standing, width))
+        rows.append(progress(state, standing, width))
         rows += ink.spread(figures(state, standing), width)
     return rows
+
+
+def _overdue(state: State, standing: Standing) -> list[Content]:
+    past = state.past
+    over = overdue(standing, state.host_now, past)
+    if over is None or past is None or standing.stage is None:
+        return []
+    words = (
+        f"! {standing.stage.name} takes {formats.duration(over)} longer than in run {past.run}; "
+        "l shows what it says"
+    )
+    return [Content.styled(words, f"bold {ink.LOOK}")]
 
 
 def title(state: State, run: RunSummary, width: int) -> Content:
@@ -134,17 +150,15 @@ def _last(standing: Standing, name: str) -> StageTime | None:
     return next((s for s in reversed(standing.stages) if s.name == name), None)
 
 
-def progress(standing: Standing, width: int) -> Content:
+def progress(state: State, standing: Standing, width: int) -> Content:
     """The bar of what goes on: shards while loading, samples while extracting."""
     stage = standing.stage.name if standing.stage else ""
     if stage == "load" and standing.shards_total:
         done, total, unit = standing.shards_done or 0, standing.shards_total, "shards"
-    elif standing.total is not None:
+    elif stage not in ("load", "preflight", "") and standing.total is not None:
         done, total, unit = standing.done, standing.total, "samples"
     else:
-        waiting = {"load": "the first shard", "preflight": "the checks"}.get(stage, "the plan")
-        words = f"   waiting for {waiting}"
-        return ink.row(*ink.bar(None, width - len(words)), (words, ink.DIM))
+        return _by_time(state, standing, width)
     of = formats.count(total)
     label = f"   {formats.count(done):>{len(of)}} / {of} {unit}"
     fraction = done / total if total else None
@@ -152,11 +166,59 @@ def progress(standing: Standing, width: int) -> Content:
     return ink.row(*ink.bar(fraction, width - len(label), style), (label, ink.STRONG))
 
 
+def _by_time(state: State, standing: Standing, width: int) -> Content:
+    """The bar of a stage that counts nothing: its time against the same stage of an earlier run."""
+    words = "   nothing to count yet"
+    past, stage = state.past, standing.stage
+    before = past.seconds(stage.name) if past is not None and stage is not None else None
+    part = None
+    if past is not None and stage is not None and before:
+        part = min(1.0, (state.host_now - stage.started) / before)
+        words = f"   took {formats.duration(before)} in run {past.run}"
+    return ink.row(*ink.bar(part, width - len(words), ink.BAR), (words, ink.DIM))
+
+
+def phase(standing: Standing) -> str:
+    """What the load is at, as far as its events say: for the minutes in which none comes."""
+    stage = standing.stage
+    if stage is None or stage.name != "load" or stage.ended is not None:
+        return ""
+    if standing.total is None:
+        return "reading the data"
+    if standing.shards_total is None:
+        return "starting the engine; no shard yet"
+    if (standing.shards_done or 0) >= standing.shards_total:
+        return "all shards read; the engine makes ready (KV cache)"
+    return "reading the shards"
+
+
+def pace_words(standing: Standing) -> str:
+    """``3.9 shards/s``, or ``12 s a shard`` when they are slow."""
+    pace = shard_pace(standing)
+    if pace is None:
+        return ""
+    return f"{1 / pace:.1f} shards/s" if pace < 1 else f"{formats.duration(pace)} a shard"
+
+
+def _load_figures(state: State, standing: Standing, eta: Eta | None) -> list[Content]:
+    items = [Content(words) for words in (phase(standing), pace_words(standing)) if words]
+    if eta is not None:
+        items.append(eta_words(state, eta))
+    if standing.total is not None:
+        planned = [f"{formats.count(standing.total)} samples"]
+        if standing.planned_tokens is not None:
+            planned.append(f"{formats.count(standing.planned_tokens)} tokens")
+        if standing.planned_bytes is not None:
+            planned.append(formats.size(standing.planned_bytes))
+        items.append(Content.styled("then " + " · ".join(planned), ink.DIM))
+    return items
+
+
 def figures(state: State, standing: Standing) -> list[Content]:
     """Rates with their window, the ETA with its basis and hour, bytes, what was skipped."""
-    eta = estimate(standing, state.host_now)
+    eta = estimate(standing, state.host_now, state.past)
     if standing.stage_seconds("extract") is None and not standing.tokens:
-        return [eta_words(state, eta)] if eta else []
+        return _load_figures(state, standing, eta)
     now = formats.rate(standing.rate)
     over = f" over {standing.window:.0f} s" if standing.window else " now"
     mean = standing.mean_rate()
@@ -184,8 +246,9 @@ def eta_words(state: State, eta: Eta | None) -> Content:
     """``ETA 18:05 at 14:20 (mean of this run)``; the hour is the workstation's."""
     if eta is None:
         return ink.row(("ETA ", ink.DIM), formats.UNKNOWN)
-    what = "loaded in " if eta.stage == "load" else "ETA "
-    at = formats.clock_minutes(state.now + eta.seconds)
+    what = _WHAT.get(eta.stage) or f"{eta.stage} done in "
+    end = state.now + eta.seconds
+    at = formats.clock(end) if eta.seconds < 120 else formats.clock_minutes(end)
     return ink.row(
         (what, ink.DIM),
         (formats.duration(eta.seconds), ink.STRONG),
@@ -200,11 +263,11 @@ def _outcome(state: State, run: RunSummary, width: int) -> list[Content]:
     if run.started is not None and run.ended is not None:
         took = run.ended - run.started
     samples = run.samples
-    of = f" of {formats.count(samples.total)}" if samples.total is not None else ""
     items = [
         ink.row((f"{symbol} {run.state}", f"bold {colour}"), f" after {formats.duration(took)}")
     ]
-    items.append(ink.row((formats.count(samples.done), ink.STRONG), (f"{of} samples", ink.DIM)))
+    total = f" / {formats.count(samples.total)} samples"
+    items.append(ink.row((formats.count(samples.done), ink.STRONG), (total, ink.DIM)))
     if samples.skipped:
         items.append(Content.styled(f"! {formats.count(samples.skipped)} skipped", ink.LOOK))
     items.append(ink.row(formats.count(run.tokens), (" tokens", ink.DIM)))
