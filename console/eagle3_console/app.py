@@ -357,7 +357,8 @@ class ConsoleApp(App[int]):
         if isinstance(self.screen, RunScreen | HistoryScreen) and pointed and pointed.error:
             failed = pointed
         run = failed.run if failed else ""
-        self._open(ErrorsScreen(self.state, run, self._feed(run, "events")))
+        feeds = self._feed(run, "events"), self._feed(run, "output")
+        self._open(ErrorsScreen(self.state, run, *feeds))
 
     def action_history(self) -> None:
         self._open(HistoryScreen(self.state))

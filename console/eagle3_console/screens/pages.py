@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -14,6 +15,7 @@ from eagle3_agent.protocol.fold import Standing, fold
 from eagle3_console.errors import ConsoleError
 from eagle3_console.hosttext import clean
 from eagle3_console.linkstate import Piece
+from eagle3_console.logerrors import LogErrors
 from eagle3_console.store import State, kept_tail
 from eagle3_console.widgets import ink
 from eagle3_console.widgets.pages import Known, errors_page, profile_rows, run_page
@@ -105,16 +107,42 @@ class RunScreen(RunReading):
 
 
 class ErrorsScreen(RunReading):
-    """What happened first?"""
+    """What happened first?  ``log`` is read for what the engine's own processes said of it."""
 
     KEYS: ClassVar[tuple[str, ...]] = ("log", "history", "start", "back", "help")
+
+    def __init__(self, state: State, run: str, feed: Feed, log: Feed) -> None:
+        super().__init__(state, run, feed)
+        self._log = log
+        self.said = LogErrors()
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        if self.run:
+            self.run_worker(self._read_log(), group="log")
+
+    async def _read_log(self) -> None:
+        pieces = self._log()
+        try:
+            async for piece in pieces:
+                self.said.add(piece.data)
+                if piece.caught_up or self.said.full:
+                    break
+                await asyncio.sleep(0)
+        except ConsoleError:
+            return  # the page stands without it; the link's state says why
+        finally:
+            if isinstance(pieces, AsyncGenerator):
+                await pieces.aclose()
+        self.take(self.state)
 
     def page(self, state: State, width: int) -> list[Content]:
         run = state.find(self.run)
         if run is None:
             return [ink.row(("✓ ", ink.GOOD), "No run on this host has failed")]
         standing = self.standing(state) or Standing()
-        return errors_page(Known(run, standing, self.tail(state)), state, width)
+        known = Known(run, standing, self.tail(state))
+        return errors_page(known, state, width, self.said.lines)
 
 
 class ProfileScreen(PageScreen):

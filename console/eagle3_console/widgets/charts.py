@@ -44,10 +44,8 @@ def chart_lines(state: State, width: int, height: int) -> list[Content]:
     rows = max(_LEAST, min(_MOST, room - 1 if room > _LEAST else room))
     gap = rows < room
     shown = span(state, columns)
-    title = ink.row(
-        (fit("busy, percent", _LABEL), ink.DIM), (phases(state, columns, shown), ink.DIM)
-    )
-    made = [title]
+    head = fit("GPU busy" if sample.gpus else "busy", _LABEL)
+    made = [Content.styled(head + phases(state, columns, shown), ink.DIM)]
     for key, name, value in named:
         points = state.history.get(key, ())
         drawn = ink.chart(points, sample.t, columns, rows, shown)

@@ -23,6 +23,8 @@ _HEAT = 2 + 4 + 2 + 6
 #: Seconds of history that a line may show while the run is young, then ``HISTORY`` on long lines.
 _SPANS = (120.0, 300.0, 600.0)
 _LONG_LINE = 40
+#: A stage over fewer columns than these is not named.
+_BRIEF = 3
 #: Memory in use (bytes) that needs no process to explain it.
 _SMALL = 256 * 1024 * 1024
 #: A core this hot (degrees Celsius) is worth a look.
@@ -183,28 +185,23 @@ def phases(state: State, width: int, shown: float) -> str:
     plain = f"last {minutes}" if width > 10 else minutes
     if width < 20:
         return plain
-    text = [" "] * width
-    found = False
-    last = -2
+    text = plain
     for stage in state.standing.stages:
-        ago = now - stage.started
-        if not 0 <= ago < shown:
+        begun = _column(now - stage.started, shown, width)
+        end = width if stage.ended is None else _column(now - stage.ended, shown, width)
+        column = max(begun, len(text) + 1)
+        if stage.name == "done" or end - max(begun, 0) < _BRIEF or not column < min(end, width - 3):
             continue
-        column = width - 1 - int(ago / shown * width)
-        seconds = (stage.ended if stage.ended is not None else now) - stage.started
-        brief = stage.ended is not None and seconds < 3 * shown / width
-        if brief or stage.name == "done" or not 0 <= column < width or column <= last:
-            continue
-        label = crop(f"▏{stage.name}", width - column)
-        text[column : column + len(label)] = label
-        last, found = column + len(label), True
-    if not found:
-        return plain
-    return (
-        "".join(text)
-        if text[: len(plain)] != [" "] * len(plain)
-        else plain + "".join(text[len(plain) :])
-    )
+        label = f"{'▏' if column == begun else ' '}{stage.name}"
+        text = text.ljust(column) + crop(label, width - column)
+    return text
+
+
+def _column(ago: float, shown: float, width: int) -> int:
+    """Where a moment stands on a line of ``shown`` seconds; -1 for what is older than it."""
+    if ago < 0:
+        return width
+    return width - 1 - int(ago / shown * width) if ago < shown else -1
 
 
 def _paired(state: State, sample: HostSample, width: int) -> list[Content]:

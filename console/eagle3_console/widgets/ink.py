@@ -7,6 +7,7 @@ Text from a host goes through ``hosttext.clean`` before it gets here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Union
 
 from rich.cells import cell_len
@@ -34,6 +35,9 @@ _TONES: dict[Tone, str] = {"now": NOW, "good": GOOD, "look": LOOK, "bad": BAD, "
 OUTCOME: dict[RunState, tuple[str, str]] = {
     state: (symbol, _TONES[tone]) for state, (symbol, tone) in MARKS.items()
 }
+
+#: Seconds between two samples that are no gap: a run's own come every two.
+_PAUSE = 6.0
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -135,4 +139,14 @@ def columns(points: Sequence[Point], now: float, width: int, span: float) -> lis
         if point.value is not None and column < width:
             sums[column] += min(max(point.value, 0.0), 100.0)
             counts[column] += 1
-    return [total / n if n else None for total, n in zip(sums, counts)]
+    means = [total / n if n else None for total, n in zip(sums, counts)]
+    return _filled(means, round(_PAUSE / step))
+
+
+def _filled(means: list[float | None], most: int) -> list[float | None]:
+    """Columns without a point between two samples that follow each other show the one before."""
+    known = [i for i, mean in enumerate(means) if mean is not None]
+    for before, after in pairwise(known):
+        if after - before <= most:
+            means[before + 1 : after] = [means[before]] * (after - before - 1)
+    return means

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from textual.content import Content
@@ -138,8 +140,8 @@ def _environment(environment: dict[str, Any], width: int) -> list[Content]:
 # ------------------------------------------------------------------------- an error
 
 
-def error_rows(error: ErrorInfo, width: int) -> list[Content]:
-    """The exception, where it was raised, and the whole traceback, cleaned line by line."""
+def error_rows(error: ErrorInfo, width: int, log: Sequence[Content] = ()) -> list[Content]:
+    """The exception, where it was raised, what the log said before, and the whole traceback."""
     said = folded("✗ " + error_headline(error, 4000), width - 2)
     rows = [ink.row("  ", (line, f"bold {ink.BAD}")) for line in said]
     rows += [ink.row("    ", clean(line)) for line in error.message.splitlines()[1:40]]
@@ -147,20 +149,38 @@ def error_rows(error: ErrorInfo, width: int) -> list[Content]:
         rows.append(ink.row("    ", (where(error), ink.DIM)))
     if error.where is not None and error.where.source:
         rows.append(ink.row("    ", ("▶ ", ink.NOW), clean(error.where.source.strip())))
+    rows = [ink.cut(r, width) for r in rows]
+    if log:
+        rows += [Content(""), Content.styled("  The log, before any traceback", ink.DIM)]
+        rows += [ink.row("  ", line) for line in log]
     if error.traceback:
         rows += [Content(""), Content.styled("  Traceback, whole", ink.DIM)]
-        for line in clean_lines(error.traceback):
-            rows += [ink.row("    ", part) for part in folded(line, width - 4)]
-    return [ink.cut(r, width) for r in rows]
+        rows += traceback_rows(error.traceback, width)
+    return rows
 
 
-def errors_page(known: Known, state: State, width: int) -> list[Content]:
-    """What happened first, in one screen."""
+@lru_cache(maxsize=4)
+def traceback_rows(text: str, width: int) -> tuple[Content, ...]:
+    """Every line, folded; kept, since thousands of lines are asked for again at each news."""
+    return tuple(
+        ink.cut(ink.row("    ", part), width)
+        for line in clean_lines(text)
+        for part in folded(line, width - 4)
+    )
+
+
+def errors_page(known: Known, state: State, width: int, log: Sequence[str] = ()) -> list[Content]:
+    """What happened first, in one screen; ``log`` holds the first errors that the log names."""
     run, standing = known.run, known.standing
     error = standing.error or run.error
     rows = [ink.cut(_what_became(known, state), width)]
+    said = [
+        ink.row("  ", (part, ink.BAD)) for line in log for part in folded(clean(line), width - 4)
+    ]
     if error is not None:
-        rows += section("What happened first", error_rows(error, width))
+        rows += section("What happened first", error_rows(error, width, said))
+    elif said:
+        rows += section("What the log said first", said)
     elif run.state in ("failed", "lost"):
         rows += [Content(""), Content("  No exception was recorded; l shows the log.")]
     skipped = [e for e in known.tail if isinstance(e, Skipped)][-20:]

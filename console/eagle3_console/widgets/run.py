@@ -174,7 +174,7 @@ def _by_time(state: State, standing: Standing, width: int) -> Content:
     part = None
     if past is not None and stage is not None and before:
         part = min(1.0, (state.host_now - stage.started) / before)
-        words = f"   took {formats.duration(before)} in run {past.run}"
+        words = f"   {stage.name} took {formats.duration(before)} in run {past.run}"
     return ink.row(*ink.bar(part, width - len(words), ink.BAR), (words, ink.DIM))
 
 
@@ -247,12 +247,11 @@ def eta_words(state: State, eta: Eta | None) -> Content:
     if eta is None:
         return ink.row(("ETA ", ink.DIM), formats.UNKNOWN)
     what = _WHAT.get(eta.stage) or f"{eta.stage} done in "
-    end = state.now + eta.seconds
-    at = formats.clock(end) if eta.seconds < 120 else formats.clock_minutes(end)
+    at = f" at {formats.clock_minutes(state.now + eta.seconds)}" if eta.seconds >= 60 else ""
     return ink.row(
         (what, ink.DIM),
         (formats.duration(eta.seconds), ink.STRONG),
-        (f" at {at} ({eta.basis})", ink.DIM),
+        (f"{at} ({eta.basis})", ink.DIM),
     )
 
 
