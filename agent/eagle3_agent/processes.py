@@ -39,6 +39,8 @@ class Process:
     """One letter, as in proc(5): R, S, D, Z and so on."""
     name: str
     """The kernel's short name, made printable."""
+    session: int = 0
+    """The pid that began its session, which no other process can get while a member lives."""
 
     @property
     def pid(self) -> int:
@@ -70,7 +72,9 @@ def read(pid: int) -> Process | None:
     if len(fields) < 20:
         return None
     name = printable(head.partition(b"(")[2])
-    return Process(Identity(pid, int(fields[19])), int(fields[1]), fields[0].decode("ascii"), name)
+    state, parent, _, session = fields[:4]
+    started = int(fields[19])
+    return Process(Identity(pid, started), int(parent), state.decode("ascii"), name, int(session))
 
 
 def identity(pid: int) -> Identity | None:
@@ -110,9 +114,11 @@ def descendants(pid: int) -> list[Process]:
     return found
 
 
-def marked(folder: str) -> list[Process]:
+def marked(folder: str, worker: int = 0) -> list[Process]:
     """Living processes that carry ``RUN_VARIABLE=folder``: a run's, whoever is their parent now.
 
+    vLLM's processes write their title over their environment.  With ``worker``, the pid that the
+    run's worker had in this boot, those of its session that work in ``folder`` are found as well.
     Only this user's processes can be read (all of them by root).
     """
     wanted = os.fsencode(f"{RUN_VARIABLE}={folder}")
@@ -120,9 +126,16 @@ def marked(folder: str) -> list[Process]:
     for process in table().values():
         with contextlib.suppress(OSError):
             data = Path(f"/proc/{process.pid}/environ").read_bytes()
-            if process.running and wanted in data.split(b"\0"):
+            if process.running and (
+                wanted in data.split(b"\0")
+                or (process.session == worker != 0 and _works_in(process.pid, folder))
+            ):
                 found.append(process)
     return found
+
+
+def _works_in(pid: int, folder: str) -> bool:
+    return os.readlink(f"/proc/{pid}/cwd") == os.path.realpath(folder)
 
 
 def send(who: Identity, number: int) -> bool:

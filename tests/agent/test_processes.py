@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +90,42 @@ def test_the_mark_of_a_run_finds_its_processes() -> None:
         assert processes.marked("/runs/000") == []
     finally:
         child.communicate()
+
+
+def test_a_worker_that_wrote_over_its_environment_is_found_by_session_and_folder(
+    tmp_path: Path,
+) -> None:
+    folder, other = tmp_path / "0007", tmp_path / "0008"
+    folder.mkdir()
+    other.mkdir()
+    code = (
+        "import subprocess, sys\n"
+        "told = [('inside', sys.argv[1], False), ('elsewhere', sys.argv[2], False),\n"
+        "        ('own session', sys.argv[1], True)]\n"
+        "kids = [subprocess.Popen(['sleep', '600'], cwd=cwd, env={}, start_new_session=new)\n"
+        "        for _, cwd, new in told]\n"
+        "print(*(kid.pid for kid in kids), flush=True)\n"
+        "sys.stdin.read()\n"
+        "[kid.kill() for kid in kids]\n"
+    )
+    worker = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder), str(other)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=folder,
+        env={},
+        start_new_session=True,
+    )
+    try:
+        assert worker.stdout is not None
+        inside = int(worker.stdout.readline().split()[0])
+        link = tmp_path / "link"
+        link.symlink_to(folder)
+        for name in (str(folder), str(link)):
+            assert processes.marked(name) == []
+            assert {p.pid for p in processes.marked(name, worker.pid)} == {worker.pid, inside}
+    finally:
+        worker.communicate()
 
 
 def test_ending_goes_on_until_nobody_is_left() -> None:

@@ -174,6 +174,25 @@ def test_a_run_whose_supervisor_was_killed_is_lost(home: Home) -> None:
     assert processes.marked(folder) == []
 
 
+def test_a_lost_runs_worker_is_found_below_a_linked_home(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "home").symlink_to(tmp_path / "disk")
+    home = Home(tmp_path / "parts")
+    try:
+        wire = home.attach()
+        run = wire.start(home.profile("hold"))
+        eventually(lambda: wire.summary(run).samples.done == 1)
+        guardian = home.run(run).guardian()
+        assert guardian is not None
+        os.kill(guardian.pid, signal.SIGKILL)
+        wire.ended(run, "lost")
+        assert "1 processes" in wire.expect(Done, Abort(0, run)).text
+        assert processes.marked(str(home.run(run).path.resolve())) == []
+    finally:
+        home.close()
+
+
 def test_a_run_of_another_boot_is_lost(home: Home) -> None:
     wire = home.attach()
     run = wire.start(home.profile("hold"))

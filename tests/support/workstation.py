@@ -70,8 +70,10 @@ class Workstation(Local):
         return None
 
     def processes_of(self, run: str) -> list[processes.Process]:
-        """The worker of a run and everything below it, by the mark in their environment."""
-        return processes.marked(str(self.folder_of(run).path))
+        """The worker of a run and everything that it started, whatever became of their parents."""
+        folder = self.folder_of(run)
+        spawned = folder.standing().spawned
+        return processes.marked(str(folder.path), spawned.worker if spawned else 0)
 
     def close(self) -> None:
         if self.daemon() is None and not list(self.state.glob("runs/*/run.json")):

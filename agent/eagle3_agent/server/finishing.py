@@ -72,12 +72,17 @@ async def _end_guarded(agent: Agent, entry: Entry, guardian: Guardian) -> None:
 
 
 async def _end_leftovers(entry: Entry) -> str:
-    """A lost run has no guard: end the processes that carry its mark."""
-    path = str(entry.folder.path)
+    """A lost run has no guard: end the processes that carry its mark, or are its worker's."""
+    path = os.path.realpath(entry.folder.path)  # as the supervisor wrote it into the mark
+    guardian = entry.folder.guardian()
+    here = (os.uname().nodename, processes.boot_id())
+    ours = guardian is not None and (guardian.host, guardian.boot_id) == here
 
     def work() -> tuple[int, list[processes.Process]]:
-        found = len(processes.marked(path))
-        return found, ending.end(lambda: processes.marked(path), lambda *_: None)
+        spawned = entry.folder.standing().spawned
+        worker = spawned.worker if spawned and ours else 0
+        found = len(processes.marked(path, worker))
+        return found, ending.end(lambda: processes.marked(path, worker), lambda *_: None)
 
     found, survivors = await asyncio.to_thread(work)
     run = entry.summary.run
