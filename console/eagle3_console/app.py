@@ -282,14 +282,17 @@ class ConsoleApp(App[int]):
         self.push_screen(ConfirmScreen(problem.title, said, "Wait in the queue"), answered)
 
     def action_preflight(self) -> None:
-        if self.state.profile is not None and self.state.checking is None:
-            self.on_preflight_asked()
+        self.on_preflight_asked()
         self._open(PreflightScreen(self.state))
 
     def on_preflight_asked(self, _: PreflightAsked | None = None) -> None:
         profile = self.state.profile
-        if profile is not None and self.state.checking is None:
-            self._check(self._checked(RunPreflight(0, profile)), starting=False)
+        if profile is None or self.state.checking is not None:
+            return
+        if not self.state.live:
+            self._not_now("check it")
+            return
+        self._check(self._checked(RunPreflight(0, profile)), starting=False)
 
     async def _checked(self, request: RunPreflight) -> None:
         try:
@@ -337,12 +340,14 @@ class ConsoleApp(App[int]):
         """Whether this console may change the host now; says why not."""
         if self.state.read_only:
             words = f"This console was opened with --read-only, so it cannot {what}."
+            self.notify(words, title="Not done", severity="warning", markup=False)
         elif not self.state.live:
-            words = f"There is no link to the host, so it cannot {what} now."
-        else:
-            return True
+            self._not_now(what)
+        return self.state.live and not self.state.read_only
+
+    def _not_now(self, what: str) -> None:
+        words = f"There is no link to the host, so it cannot {what} now."
         self.notify(words, title="Not done", severity="warning", markup=False)
-        return False
 
     # ------------------------------------------------------------------ keys -> screens
 

@@ -208,7 +208,7 @@ async def test_the_log_of_the_dashboard_follows_its_end_as_before() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await sees(pilot, "RUN 2")
         await pilot.press("l")
-        await sees(pilot, "LOG  run 2", "leaked shared_memory")
+        await sees(pilot, "LOG  run 2", "resource_tracker: There appear to be")
         log = app.screen
         assert isinstance(log, LogScreen)
         assert log.view.hit is None

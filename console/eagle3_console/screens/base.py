@@ -5,12 +5,14 @@ A screen takes the state and draws it; it changes nothing itself.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
+from textual.worker import WorkType
 
 from eagle3_agent.protocol.values import Problem
 from eagle3_console.hosttext import clean
@@ -76,6 +78,10 @@ class ConsoleScreen(Screen[None]):
         """A toast for what went wrong while this screen was filled."""
         words, title = clean(problem.happened), clean(problem.title)
         self.notify(words, title=title, severity="error", markup=False)
+
+    def begin(self, work: Callable[[], Coroutine[Any, Any, None]], group: str) -> None:
+        """Run beside the screen; nothing is made when the screen is left before it starts."""
+        self.run_worker(cast("WorkType[None]", work), group=group, exclusive=True)
 
     def target_run(self) -> str:
         """The run that keys such as log and abort mean here."""

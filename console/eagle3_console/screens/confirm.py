@@ -41,7 +41,7 @@ class ConfirmScreen(ModalScreen[bool]):
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
-        Binding("n,escape", "answer(False)", "no"),
+        Binding("n,escape,q", "answer(False)", "no"),
         Binding("left,right,h,l,tab", "other", "other button", show=False),
     ]
 

@@ -96,7 +96,7 @@ class LogScreen(ConsoleScreen):
     def on_mount(self) -> None:
         super().on_mount()
         self.view.focus()
-        self.run_worker(self._read(), group="read")
+        self.begin(self._read, "read")
         self._flush()
 
     def target_run(self) -> str:

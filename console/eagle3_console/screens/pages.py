@@ -63,7 +63,7 @@ class RunReading(PageScreen):
     def on_mount(self) -> None:
         super().on_mount()
         if self.run and self.run != self.state.current:
-            self.run_worker(self._read(), exclusive=True)
+            self.begin(self._read, "read")
 
     def standing(self, state: State) -> Standing | None:
         return state.standing if self.run == state.current else self._standing
@@ -119,7 +119,7 @@ class ErrorsScreen(RunReading):
     def on_mount(self) -> None:
         super().on_mount()
         if self.run:
-            self.run_worker(self._read_log(), group="log")
+            self.begin(self._read_log, "log")
 
     async def _read_log(self) -> None:
         pieces = self._log()
