@@ -1,7 +1,9 @@
-"""Draws docs/images/*.svg: the real TUI over recorded events.  Run by ``make screenshots``.
+"""Draws docs/images/*.svg: the real TUI over real runs.  Run by ``make screenshots``.
 
-No host is needed and the clock stands still, so the same code gives the same
-pictures.  ``--check`` changes nothing and fails when a picture is out of date.
+The runs were recorded on a host with two H200s (tests/recorded/h200-tp2).  No
+host is needed and the clock stands still, so the same code gives the same
+pictures.  ``--check`` changes nothing and fails when a picture is out of
+date.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 from eagle3_agent.protocol.messages import Checked, RunPreflight  # noqa: E402
-from support import scenes  # noqa: E402
+from support import verdicts  # noqa: E402
 from support.fakelink import FakeLink  # noqa: E402
-from support.tui import make_app, sees  # noqa: E402
+from support.recording import host_at, moment, recorded  # noqa: E402
+from support.tui import Clock, make_app, reads, sees, until  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -36,29 +39,58 @@ class Picture:
 
 
 def blocked() -> FakeLink:
-    link = scenes.idle()
-    link.answer(RunPreflight, lambda _: Checked(0, scenes.blocked_report()))
+    """A preflight while run 2 held the GPUs, judged by the agent's own checks."""
+    at = moment("0002", after_extract=6.5)
+    link = host_at(at)
+    link.answer(RunPreflight, lambda _: Checked(0, verdicts.blocked(at)))
     return link
 
 
+def extracting() -> FakeLink:
+    """Run 1, 20 s after it began to extract."""
+    return host_at(moment("0001", after_extract=20.0))
+
+
+def failed() -> FakeLink:
+    """Run 2, whose rank 1 was killed, just after its end."""
+    return host_at(recorded("0002").exit.ended + 1)
+
+
+def loading() -> FakeLink:
+    """Run 2 while its engine starts."""
+    return host_at(moment("0002", after_extract=-25.0))
+
+
+def everything() -> FakeLink:
+    """The host after all four runs."""
+    return host_at(recorded("0004").exit.ended + 30)
+
+
+_EXTRACTING = ("309 / 500 samples", "vLLM 0.16.0", "▁▁▁▁▁▁▁")
 PICTURES = (
-    Picture("dashboard", scenes.extracting, ("data_411.pt", "vLLM 0.16.0"), size=(120, 36)),
-    Picture("dashboard-light", scenes.extracting, ("data_411.pt",), (), (120, 36), "eagle-light"),
-    Picture("preflight-blocked", blocked, ("BLOCKED by 2", "7 more"), ("p",), (120, 24)),
-    Picture("failed", scenes.failed, ("What happened first", "Traceback"), ("e",), (120, 24)),
-    Picture("history", scenes.extracting, ("HISTORY", "smollm2-demo"), ("h", "down"), (120, 20)),
+    Picture("dashboard", extracting, _EXTRACTING),
+    Picture("dashboard-light", extracting, _EXTRACTING, theme="eagle-light"),
+    Picture("dashboard-wide", extracting, _EXTRACTING, size=(200, 50)),
+    Picture("loading", loading, ("load took 1:04 in run 1",), size=(120, 24)),
+    Picture("preflight-blocked", blocked, ("BLOCKED by 2", "7 more"), ("p",), (120, 26)),
+    Picture("failed", failed, ("died unexpectedly", "Traceback"), ("e",), (120, 30)),
+    Picture(
+        "history", everything, ("HISTORY", "Executor failed"), ("h", "down", "down"), (120, 16)
+    ),
 )
 
 
 async def draw(picture: Picture) -> str:
     """One picture as SVG."""
-    app = make_app(picture.host())
+    link = picture.host()
+    app = make_app(link, "root@h200", profile=verdicts.profile(), clock=Clock(link.welcome.now))
     app.theme = picture.theme
     async with app.run_test(size=picture.size) as pilot:
         await sees(pilot, "live", *(() if picture.keys else picture.wait_for))
         await pilot.pause()
         await pilot.press(*picture.keys)
         await sees(pilot, *picture.wait_for)
+        await until(pilot, lambda: not reads(app))
         return plain(app.export_screenshot(title="eagle3-console"))
 
 

@@ -35,10 +35,10 @@ from eagle3_agent.protocol.values import (
     RunDetail,
     RunSummary,
     Samples,
-    Verdict,
     Where,
 )
 
+from . import verdicts
 from .fakelink import FakeLink
 
 #: 14:02:11 UTC on a day of 2026.
@@ -235,60 +235,14 @@ def detail(run: RunSummary, **changes: object) -> RunDetail:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def _passing() -> tuple[Verdict, ...]:
-    rows = (
-        ("interpreter", "interpreter", "Python 3.12.3, vLLM 0.16.0, speculators 0.3.0"),
-        ("gpu-count", "GPUs for tensor parallel", "8 present, 8 needed"),
-        ("leftovers", "leftover workers", "none of this user"),
-        ("layers", "layers in range", "2 30 58 60 of 61"),
-        ("data", "data", "1 000 of 68 412 samples, 4.2 M tokens"),
-        ("output", "output folder", "writable, empty"),
-        ("compat", "patches", "2 needed, 1 not needed"),
-    )
-    return tuple(Verdict(c, t, "pass", s, seconds=0.12) for c, t, s in rows)
-
-
 def ready_report() -> Report:
-    return Report(_passing(), 1.8, NOW - 1873)
+    """Ten checks of a real host that pass."""
+    return replace(verdicts.ready(), at=NOW - 1873)
 
 
 def blocked_report() -> Report:
-    return Report(
-        (
-            *_passing()[:3],
-            Verdict(
-                "gpu-clean",
-                "GPU 3 is not clean",
-                "block",
-                "58.4 GiB held by pid 48213  VLLM::EngineCore  root  since 12:07",
-                "left over from run 3: its parent is gone, it will not leave by itself",
-                "end pid 48213 (TERM, then KILL after 5 s)",
-                0.02,
-            ),
-            Verdict(
-                "model",
-                "model is incomplete",
-                "block",
-                "shard 17 of 64 is 1 byte short (5 003 411 455 of 5 003 411 456)\n"
-                "/shared/kimi-k2.5-int4/model-00017-of-00064.safetensors",
-                "loading would fail at that shard, about five minutes in",
-                "copy that file again; nothing here can mend it",
-                0.9,
-            ),
-            Verdict(
-                "disk",
-                "disk",
-                "warn",
-                "predicted 3.9 TiB, 4.1 TiB free: 5 % to spare",
-                "",
-                "free some space, or lower data.max_samples",
-                0.01,
-            ),
-            *_passing()[3:],
-        ),
-        1.8,
-        NOW - 1,
-    )
+    """Two checks block and one warns, in the words of the agent's judges."""
+    return verdicts.blocked(NOW - 1)
 
 
 def history() -> tuple[RunSummary, ...]:

@@ -16,6 +16,8 @@ from .fakelink import FakeLink
 
 #: Seconds after which a condition that did not come true fails the test.
 PATIENCE = 30.0
+#: Groups of workers that end when they have read what there is.
+_READS = ("recall", "detail", "log")
 
 
 class Clock:
@@ -30,13 +32,14 @@ class Clock:
 
 def make_app(
     link: FakeLink,
+    target: str = "root@gpu-01",
     *,
     profile: Profile | None = scenes.PROFILE,
     read_only: bool = False,
     clock: Clock | None = None,
 ) -> ConsoleApp:
-    path = None if profile is None else Path("/home/me/profiles/kimi-k2.5-int4.toml")
-    return ConsoleApp(link, "root@gpu-01", profile, path, read_only, now=clock or Clock())
+    path = None if profile is None else Path(f"/home/me/profiles/{profile.name}.toml")
+    return ConsoleApp(link, target, profile, path, read_only, now=clock or Clock())
 
 
 def rows(app: ConsoleApp) -> list[str]:
@@ -47,6 +50,11 @@ def rows(app: ConsoleApp) -> list[str]:
 
 def shown(app: ConsoleApp) -> str:
     return "\n".join(rows(app))
+
+
+def reads(app: ConsoleApp) -> bool:
+    """Whether something is still read from the host that comes to an end by itself."""
+    return any(w.group in _READS and not w.is_finished for w in app.workers)
 
 
 async def until(pilot: Pilot[int], condition: Callable[[], bool], what: str = "") -> None:

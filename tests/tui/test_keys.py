@@ -80,11 +80,11 @@ async def test_a_blocked_start_shows_the_checks_and_starts_over_them_only_after_
     async with app.run_test(size=WIDE) as pilot:
         await sees(pilot, "No run")
         await pilot.press("s")
-        await sees(pilot, "BLOCKED by 2 of 10 checks", "GPU 3 is not clean", "copy that file again")
+        await sees(pilot, "BLOCKED by 2 of 10 checks", "GPU memory free", "Copy again: model-00007")
         assert isinstance(app.screen, PreflightScreen)
 
         await pilot.press("o")
-        await sees(pilot, "Start over these 2 blocks?", "model is incomplete")
+        await sees(pilot, "Start over these 2 blocks?", "Model folder complete: 1 of 9 shards")
         assert app.focused is not None
         assert app.focused.id == "no"
         await pilot.press("enter")
@@ -216,13 +216,13 @@ async def test_p_checks_and_shows_failing_checks_first() -> None:
         await pilot.press("p")
         await sees(pilot, "BLOCKED by 2 of 10 checks", "7 more")
         text = shown(app)
-        assert text.index("GPU 3 is not clean") < text.index("disk") < text.index("7 more")
-        assert "layers in range" not in text
+        assert text.index("GPU memory free") < text.index("Room for") < text.index("7 more")
+        assert "Layers in range" not in text
         await pilot.press("space")
-        await sees(pilot, "layers in range", "2 30 58 60 of 61")
+        await sees(pilot, "Layers in range", "layers [2, 16, 29, 31] of 32")
         link.answer(RunPreflight, lambda _: Checked(0, scenes.ready_report()))
         await pilot.press("r")
-        await sees(pilot, "READY", "all 7 checks pass")
+        await sees(pilot, "READY", "all 10 checks pass")
         await pilot.press("escape")
         await until(pilot, lambda: isinstance(app.screen, DashboardScreen))
     assert link.asked_for(Start) == []

@@ -19,7 +19,8 @@ from eagle3_console.screens.log import LogScreen
 from eagle3_console.screens.pages import RunReading
 from support import scenes
 from support.fakelink import FakeLink
-from support.tui import make_app, until
+from support.recording import host_at, moment, recorded
+from support.tui import Clock, make_app, reads, until
 
 Compare = Callable[..., bool]
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
@@ -32,14 +33,27 @@ def blocked() -> FakeLink:
     return link
 
 
+def extracting_h200() -> FakeLink:
+    return host_at(moment("0001", after_extract=20.0))
+
+
+def killed_rank() -> FakeLink:
+    return host_at(recorded("0002").exit.ended + 1)
+
+
+def after_all_runs() -> FakeLink:
+    return host_at(recorded("0004").exit.ended + 30)
+
+
 #: name -> (the host, keys to press, what the state must hold before the picture)
 STATES: dict[str, tuple[Callable[[], FakeLink], Sequence[str]]] = {
     "dashboard-extracting": (scenes.extracting, ()),
     "dashboard-loading": (scenes.loading, ()),
     "dashboard-failed": (scenes.failed, ()),
     "preflight-blocked": (blocked, ("p",)),
-    "history": (scenes.extracting, ("h", "down")),
-    "errors": (scenes.failed, ("e",)),
+    "h200-extracting": (extracting_h200, ()),
+    "history": (after_all_runs, ("h", "down", "down")),
+    "errors": (killed_rank, ("e",)),
     "log": (scenes.extracting, ("l",)),
 }
 #: One size and theme is enough for what does not depend on them much.
@@ -48,6 +62,9 @@ ONCE: dict[str, tuple[Callable[[], FakeLink], Sequence[str]]] = {
     "dashboard-one-gpu": (lambda: scenes.extracting(1), ()),
     "dashboard-sixteen-gpus": (lambda: scenes.extracting(16), ()),
     "run": (scenes.extracting, ("h", "down", "enter")),
+    "h200-loading": (lambda: host_at(moment("0002", after_extract=-25.0)), ()),
+    "h200-failed": (killed_rank, ()),
+    "log-at-the-error": (killed_rank, ("e", "l")),
     "profile": (scenes.extracting, ("f",)),
     "help": (scenes.extracting, ("question_mark",)),
     "abort": (scenes.extracting, ("a",)),
@@ -57,7 +74,7 @@ ONCE: dict[str, tuple[Callable[[], FakeLink], Sequence[str]]] = {
 def picture(
     compare: Compare, link: FakeLink, keys: Sequence[str], size: tuple[int, int], theme: str
 ) -> bool:
-    app = make_app(link)
+    app = make_app(link, clock=Clock(link.welcome.now))
     app.theme = theme
 
     async def before(pilot: Pilot[Any]) -> None:
@@ -77,7 +94,8 @@ async def settled(pilot: Pilot[Any], link: FakeLink) -> None:
     def heard() -> bool:
         state = app.state
         known = state.runs_known and state.host is not None and state.checking is None
-        return known and (not link.runs or (state.detail is not None and bool(state.tail)))
+        told = not link.runs or (state.detail is not None and bool(state.tail))
+        return known and told and not reads(app)
 
     await until(pilot, heard)
     if isinstance(app.screen, LogScreen):
@@ -86,6 +104,7 @@ async def settled(pilot: Pilot[Any], link: FakeLink) -> None:
     if isinstance(app.screen, RunReading):
         reading = app.screen
         await until(pilot, lambda: reading.standing(app.state) is not None)
+        await until(pilot, lambda: not reads(app))
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -33,7 +33,7 @@ def heading(text: str) -> Content:
 
 def fact(name: str, value: str, width: int, style: str = "", label: int = _LONG) -> Content:
     """``  name          value``, cut to the width."""
-    label = min(label, width // 3)
+    label = min(label, width * 2 // 5)
     named = (fit(clean(name), label), ink.DIM)
     return ink.row("  ", named, "  ", (crop(value, width - label - 4), style))
 

@@ -201,7 +201,8 @@ def pace_words(standing: Standing) -> str:
 
 
 def _load_figures(state: State, standing: Standing, eta: Eta | None) -> list[Content]:
-    items = [Content(words) for words in (phase(standing), pace_words(standing)) if words]
+    now = phase(standing)
+    items = [Content(words) for words in (now, pace_words(standing)) if now and words]
     if eta is not None:
         items.append(eta_words(state, eta))
     if standing.total is not None:
