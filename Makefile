@@ -1,6 +1,8 @@
 # Two commands do it all on a fresh machine: `make demo` and `make test`.
 # PYTHON chooses the interpreter that the environments are made with (3.10 or newer).
+# JOBS is the number of test processes.
 PYTHON ?= python3
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
@@ -11,7 +13,7 @@ demo: $(STAMP)
 	@$(BIN)/eagle3-console demo
 
 test: $(STAMP) demo-env
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
 
 check: lint types contracts test
 

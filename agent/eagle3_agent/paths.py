@@ -44,9 +44,9 @@ def agent_dir() -> Path:
     return state_dir() / "agent" / (platform.node() or "localhost")
 
 
-def socket_path() -> Path:
-    """The daemon's socket; a short path under /tmp where the state folder's is too long."""
-    path = agent_dir() / "agent.sock"
+def socket_path(folder: Path | None = None) -> Path:
+    """The daemon's socket in ``folder`` (``agent_dir()``); a short path under /tmp if too long."""
+    path = (folder or agent_dir()) / "agent.sock"
     if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
         return path
     tag = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]

@@ -93,6 +93,7 @@ def test_a_home_that_is_a_file_is_refused(home: Home) -> None:
 
 def test_a_stale_socket_and_lease_are_replaced(home: Home) -> None:
     home.agent_folder.mkdir(parents=True)
+    home.socket.parent.mkdir(mode=0o700, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(home.socket))
     (home.agent_folder / "agent.json").write_text('{"pid": 1, "archive": "old", "started": 1}')
@@ -129,7 +130,8 @@ def test_a_long_state_path_still_has_a_socket(tmp_path: Path) -> None:
     try:
         wire = home.attach()
         assert isinstance(wire.ask(Ping(0)), Pong)
-        assert not home.socket.exists()
+        assert home.socket.exists()
+        assert not (home.agent_folder / "agent.sock").exists()
     finally:
         home.close()
 

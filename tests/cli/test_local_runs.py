@@ -137,3 +137,5 @@ def _own_terminal() -> None:
 
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # a test runner may ignore it and hand that on; a person's shell does not
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

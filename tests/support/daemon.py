@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from eagle3_agent import processes
+from eagle3_agent import paths, processes
 from eagle3_agent.protocol import MAGIC, VERSION, Message, decode_message, encode
 from eagle3_agent.protocol.messages import (
     Chunk,
@@ -146,7 +146,7 @@ class Home:
 
     @property
     def socket(self) -> Path:
-        return self.agent_folder / "agent.sock"
+        return paths.socket_path(self.agent_folder)
 
     def lease(self) -> dict[str, Any] | None:
         try:

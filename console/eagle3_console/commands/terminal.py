@@ -137,9 +137,9 @@ class Terminal:
                 "usage",
             )
         self.settle()
-        self._err.write(clean(question) + " [y/N] ")
-        self._err.flush()
-        with interruptible():
+        with interruptible():  # before the question is seen: its answer can be Ctrl-C at once
+            self._err.write(clean(question) + " [y/N] ")
+            self._err.flush()
             answer = self._in.readline()
         return answer.strip().lower() in ("y", "yes")
 
