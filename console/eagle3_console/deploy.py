@@ -221,7 +221,7 @@ class _Script:
             self._told.ended = text
         elif key == "python":
             self._told.python = value
-            self._on_step("Starting the agent")
+            self._on_step("Looking for the agent")
         elif key == "folder":
             self._told.folder = value
         elif key == "old":
@@ -238,6 +238,7 @@ class _Script:
             await asyncio.wait_for(self._channel.write(self._archive.packed), STEP_TIMEOUT)
         except asyncio.TimeoutError:
             raise self._slow() from None
+        self._on_step("Starting the agent")
 
     def _greeting(self, rest: bytes) -> Attached:
         word, _, value = rest.partition(b" ")

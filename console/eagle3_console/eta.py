@@ -11,6 +11,9 @@ from eagle3_agent.protocol.values import StageTime
 #: A stage is called late when it takes this many seconds more than before, and a quarter more.
 _LATE = 10.0
 
+#: Shards told within less time than this came out of one read of the log: they have no pace.
+_PACE_SECONDS = 0.5
+
 
 @dataclass(frozen=True)
 class Eta:
@@ -70,9 +73,11 @@ def _as_before(stage: StageTime, host_now: float, past: Past | None) -> Eta | No
 
 
 def shard_pace(standing: Standing) -> float | None:
-    """Seconds a shard, from the first word on them to the last one."""
+    """Seconds a shard, from the first word on them to the last one; None before one can say."""
     first, last = standing.shards_first, standing.shards_last
-    if first is None or last is None or last.done <= first.done or last.t <= first.t:
+    if first is None or last is None or last.done <= first.done:
+        return None
+    if last.t - first.t < _PACE_SECONDS:
         return None
     return (last.t - first.t) / (last.done - first.done)
 

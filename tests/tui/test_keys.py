@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eagle3_agent.protocol.events import Ended, Progress, Skipped
+from eagle3_agent.protocol.events import Ended, Progress, Skipped, Stage
 from eagle3_agent.protocol.messages import (
     Abort,
     Checked,
@@ -321,6 +321,14 @@ async def test_f_shows_the_profile_and_where_it_came_from() -> None:
         assert isinstance(app.screen, ProfileScreen)
 
 
+async def test_the_names_of_settings_are_whole_on_a_small_screen() -> None:
+    app = make_app(scenes.idle())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await sees(pilot, "No run")
+        await pilot.press("f")
+        await sees(pilot, "model.tensor_parallel_size", "model.gpu_memory_utilization")
+
+
 async def test_help_lists_the_real_bindings_of_the_screen_below() -> None:
     app = make_app(scenes.extracting())
     async with app.run_test(size=WIDE) as pilot:
@@ -376,6 +384,17 @@ async def test_progress_moves_the_figures() -> None:
         step = Progress(scenes.NOW, 500, 1000, 3, 2_000_000, 10**10, 2100.0, 10.0, eta=60.0)
         link.happen("0004", step)
         await sees(pilot, "500 / 1 000 samples", "2 100 tok/s", "! 3 skipped", "ETA 1:00")
+
+
+async def test_the_pace_of_the_shards_is_the_loads_alone() -> None:
+    link = scenes.loading()
+    app = make_app(link)
+    async with app.run_test(size=WIDE) as pilot:
+        await sees(pilot, "21 / 64 shards", " a shard")
+        done = Stage(scenes.NOW, "load", "done")
+        link.happen("0004", done, Stage(scenes.NOW, "extract", "start"))
+        await sees(pilot, "extract ▶")
+        assert " a shard" not in shown(app)
 
 
 async def test_the_end_of_a_run_rings_and_says_how_it_ended() -> None:

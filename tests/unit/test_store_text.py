@@ -204,6 +204,8 @@ def test_the_rest_of_a_load_comes_from_the_shards_so_far() -> None:
     assert estimate(standing(Stage(0, "load", "start"), Load(60, 0, 40)), 61) is None
     again = standing(Load(0, 0, 8), Load(9, 8, 8), Load(20, 0, 2), Load(30, 1, 2))
     assert shard_pace(again) == 10, "a second checkpoint has its own pace"
+    at_once = standing(Load(5, 0, 5), Load(5.0001, 5, 5))
+    assert shard_pace(at_once) is None, "read from the log in one piece"
 
 
 def test_a_stage_that_tells_nothing_is_measured_against_an_earlier_run() -> None:
