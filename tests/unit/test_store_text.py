@@ -12,11 +12,12 @@ from rich.cells import cell_len
 
 from eagle3_agent.protocol.events import Event, Load, Note, Plan, Progress, Stage
 from eagle3_agent.protocol.fold import Standing, fold
-from eagle3_agent.protocol.values import StageTime
+from eagle3_agent.protocol.values import Samples, StageTime
 from eagle3_console import formats
 from eagle3_console.eta import Eta, Past, estimate, overdue, shard_pace
 from eagle3_console.hosttext import clean, clean_lines, crop, crop_left, fit
 from eagle3_console.logbuffer import LONGEST, LineBuffer, Search
+from eagle3_console.widgets.runlist import done_of
 from support import scenes
 
 # ------------------------------------------------------------------------- host text
@@ -239,3 +240,18 @@ def test_where_nothing_is_known_there_is_no_eta() -> None:
     assert estimate(standing(Stage(0, "load", "start")), 50) is None
     assert estimate(standing(Stage(0, "warmup", "start")), 50) is None
     assert estimate(standing(*scenes.failed_events()), scenes.NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "words"),
+    [
+        (412, 1000, "412 / 1 000"),
+        (2528, 24_000, "2 528/24 000"),
+        (24_000, 24_000, "24 000/24 000"),
+        (100_000, 100_000, "100000/100000"),
+        (7, None, "7 / -"),
+    ],
+)
+def test_samples_in_the_history_are_never_cut(done: int, total: int | None, words: str) -> None:
+    assert done_of(Samples(total, done, 0)) == words
+    assert len(words) <= 13

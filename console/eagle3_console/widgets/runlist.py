@@ -14,7 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.visual import Visual
 
-from eagle3_agent.protocol.values import RunSummary
+from eagle3_agent.protocol.values import RunSummary, Samples
 from eagle3_console import formats
 from eagle3_console.hosttext import clean, fit
 from eagle3_console.store import State
@@ -22,6 +22,9 @@ from eagle3_console.store import State
 from . import ink
 from .panel import Panel
 from .run import error_headline
+
+#: Cells of the samples' column.
+_SAMPLES = 13
 
 
 class RunList(ScrollView, can_focus=True, inherit_bindings=False):
@@ -123,7 +126,7 @@ def columns(width: int) -> list[tuple[str, int, bool]]:
         ("outcome", 12, False, 0),
         ("started", 12, False, 115),
         ("took", 8, True, 0),
-        ("samples", 13, True, 0),
+        ("samples", _SAMPLES, True, 0),
         ("tok/s", 9, True, 90),
         ("written", 10, True, 150),
     ]
@@ -155,8 +158,6 @@ def run_row(run: RunSummary, width: int, now: float) -> Content:
 def _texts(run: RunSummary, now: float) -> dict[str, str]:
     end = run.ended if run.ended is not None else (now if run.state == "running" else None)
     took = None if run.started is None or end is None else end - run.started
-    samples = run.samples
-    total = formats.UNKNOWN if samples.total is None else formats.count(samples.total)
     rate = run.tokens_per_second
     return {
         "run": str(run.number),
@@ -165,11 +166,20 @@ def _texts(run: RunSummary, now: float) -> dict[str, str]:
         "engine": clean(run.engine),
         "started": formats.moment(run.started, now),
         "took": formats.duration(took),
-        "samples": f"{formats.count(samples.done)} / {total}",
+        "samples": done_of(run.samples),
         "tok/s": formats.UNKNOWN if rate is None else formats.rate(rate).removesuffix(" tok/s"),
         "written": formats.size(run.bytes),
         "first error": error_headline(run.error, 300) if run.error else "",
     }
+
+
+def done_of(samples: Samples) -> str:
+    """``412 / 1 000``, closer together where that is too long: a cut number is a wrong one."""
+    if samples.total is None:
+        return f"{formats.count(samples.done)} / {formats.UNKNOWN}"
+    done, total = formats.count(samples.done), formats.count(samples.total)
+    plain = f"{samples.done}/{samples.total}"
+    return next((t for t in (f"{done} / {total}", f"{done}/{total}") if len(t) <= _SAMPLES), plain)
 
 
 class RecentPanel(Panel):
