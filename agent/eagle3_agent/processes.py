@@ -128,14 +128,18 @@ def marked(folder: str, worker: int = 0) -> list[Process]:
             data = Path(f"/proc/{process.pid}/environ").read_bytes()
             if process.running and (
                 wanted in data.split(b"\0")
-                or (process.session == worker != 0 and _works_in(process.pid, folder))
+                or (process.session == worker != 0 and works_in(process.pid, folder))
             ):
                 found.append(process)
     return found
 
 
-def _works_in(pid: int, folder: str) -> bool:
-    return os.readlink(f"/proc/{pid}/cwd") == os.path.realpath(folder)
+def works_in(pid: int, folder: str) -> bool:
+    """Whether this is the process's working folder; False where that cannot be read."""
+    try:
+        return os.readlink(f"/proc/{pid}/cwd") == os.path.realpath(folder)
+    except OSError:
+        return False
 
 
 def send(who: Identity, number: int) -> bool:

@@ -101,6 +101,10 @@ def test_a_killed_vllm_worker_is_named(desk: Workstation, parts: Path) -> None:
     process = desk.start("start", ALIAS, "-p", path, "--wait", "--json")
     eventually(lambda: bool(list((desk.folder / "out").glob("data_*.pt"))), "a sample", 90)
     (worker,) = vllm_workers(desk, "0001")
+    checked = desk.run("preflight", ALIAS, "-p", path, "--json").object["verdicts"]
+    (leftovers,) = [v for v in checked if v["check"] == "leftovers"]
+    assert "running under a supervisor: 0001" in leftovers["saw"]
+    assert str(worker.pid) not in leftovers["saw"] + leftovers["todo"], "it is no stranger"
     assert processes.send(worker.identity, signal.SIGKILL)
     out, err = process.communicate(timeout=60)
     assert process.returncode == ExitCode.FAILED

@@ -177,6 +177,46 @@ def test_a_worker_that_wiped_its_environment_is_known_by_its_runs_events(start: 
     assert (one.run, one.guarded) == (str(folder.path), False)
 
 
+@pytest.mark.parametrize("guard_lives", [True, False])
+def test_what_a_worker_started_is_its_runs_though_it_wiped_its_environment(
+    start: Start, tmp_path: Path, guard_lives: bool
+) -> None:
+    folder = runs.create(profile(), "speculators", attempt=1)
+    guard = processes.identity(start(["sleep", "600"]))
+    assert guard is not None
+    born = guard.start_time if guard_lives else guard.start_time - 1
+    host = os.uname().nodename
+    folder.write_guardian(runs.Guardian(guard.pid, born, processes.boot_id(), host))
+    code = (
+        "import subprocess, sys\n"
+        "argv = ['VLLM::Worker_TP0', '600']\n"
+        "kids = [subprocess.Popen(argv, executable='/bin/sleep', cwd=cwd, env={})\n"
+        "        for cwd in sys.argv[1:]]\n"
+        "print(*(kid.pid for kid in kids), flush=True)\n"
+        "sys.stdin.read()\n"
+        "[kid.kill() for kid in kids]\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder.path), str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=folder.path,
+        start_new_session=True,
+        env={},
+    ) as worker:
+        assert worker.stdout is not None
+        inside, elsewhere = map(int, worker.stdout.readline().split())
+        folder.append(Spawned(time.time(), guard.pid, worker.pid, ("python",)))
+        seen, verdict_ = look()
+        worker.communicate()
+    told = {p.pid: (p.kind, p.run, p.guarded) for p in seen.found}
+    assert told[inside] == ("run", str(folder.path), guard_lives)
+    assert told[elsewhere] == ("vllm", "", False)
+    assert verdict_.status == ("warn" if guard_lives else "block")
+    assert (f"pid {inside} " in verdict_.saw) is not guard_lives
+    assert (f" {inside} " in f" {verdict_.todo} ") is not guard_lives
+
+
 def test_a_pid_that_was_given_to_another_process_is_left_alone(start: Start) -> None:
     folder = runs.create(profile(), "transformers", attempt=1)
     pid = start(["sleep", "600"], env={})

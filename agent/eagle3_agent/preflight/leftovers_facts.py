@@ -54,7 +54,7 @@ class LeftoverFacts:
 def _collect(_: Ask) -> LeftoverFacts:
     table = processes.table()
     guardians = _living_supervisors(table)
-    strays = _workers_by_events(table)
+    spawned = _spawned()
     own = _with_ancestors(os.getpid(), table)
     found: list[Leftover] = []
     hidden = 0
@@ -62,7 +62,7 @@ def _collect(_: Ask) -> LeftoverFacts:
         if pid in own or not process.running:
             continue
         readable, run = _run_mark(pid)
-        run = run or strays.get(process.identity, "")
+        run = run or _unmarked(process, spawned)
         hidden += not readable
         if run:
             found.append(_describe(process, "run", run, _guarded(process, run, guardians, table)))
@@ -87,24 +87,32 @@ def _run_mark(pid: int) -> tuple[bool, str]:
     return True, ""
 
 
-def _workers_by_events(table: dict[int, Process]) -> dict[Identity, str]:
-    """Workers that ended or lost runs recorded and that still live, environment wiped or not.
-
-    An event names a pid only; it is the same process when it started before the event was
-    written, by at most a few seconds, in this boot.
-    """
-    found: dict[Identity, str] = {}
+def _spawned() -> dict[int, tuple[float, str]]:
+    """Workers of this boot, living or not: pid -> (when the event was written, run folder)."""
+    found: dict[int, tuple[float, str]] = {}
     boot = processes.boot_id()
     for folder in runs.list_folders()[-_RUNS_LOOKED_AT:]:
         guardian = folder.guardian()
         if guardian is None or guardian.boot_id != boot:
             continue
         for _, event in islice(folder.read_events(), _EVENTS_LOOKED_AT):
-            if isinstance(event, Spawned) and event.worker in table:
-                began = processes.started(event.worker)
-                if began is not None and -5.0 < event.t - began < 30.0:
-                    found[table[event.worker].identity] = str(folder.path)
+            if isinstance(event, Spawned):
+                found[event.worker] = (event.t, str(folder.path))
     return found
+
+
+def _unmarked(process: Process, spawned: dict[int, tuple[float, str]]) -> str:
+    """The run of a process that wrote its title over its environment, as all of vLLM's do; or "".
+
+    An event names a pid only.  The worker is the same process when it started before the event
+    was written, by at most a few seconds; what it started has its session and its folder.
+    """
+    _, run = spawned.get(process.session, (0.0, ""))
+    if run and processes.works_in(process.pid, run):
+        return run
+    told, run = spawned.get(process.pid, (0.0, ""))
+    began = processes.started(process.pid) if run else None
+    return run if began is not None and -5.0 < told - began < 30.0 else ""
 
 
 def _living_supervisors(table: dict[int, Process]) -> dict[str, Identity]:
@@ -117,7 +125,7 @@ def _living_supervisors(table: dict[int, Process]) -> dict[str, Identity]:
             continue
         who = Identity(guardian.pid, guardian.start_time)
         if guardian.pid in table and table[guardian.pid].identity == who:
-            found[str(folder.path)] = who
+            found[os.path.realpath(folder.path)] = who
     return found
 
 
@@ -125,9 +133,10 @@ def _guarded(
     process: Process, run: str, guardians: dict[str, Identity], table: dict[int, Process]
 ) -> bool:
     """Its run's supervisor lives; for a run of another home, whether a supervisor is above it."""
-    if run in guardians:
+    place = os.path.realpath(run)
+    if place in guardians:
         return True
-    if os.path.dirname(run) == str(paths.runs_dir()):
+    if os.path.dirname(place) == os.path.realpath(paths.runs_dir()):
         return False
     return any("supervise" in processes.command(p) for p in _with_ancestors(process.pid, table))
 
