@@ -196,6 +196,20 @@ def _refuse_strangers(folder: Path) -> None:
         )
 
 
+def strangers(folder: Path, known: set[str]) -> list[str]:
+    """Names, sorted, that a trainer would read as samples and that are not among ``known``.
+
+    speculators 0.3 and 0.4 train from every name that ends in ``pt``, later ones from
+    ``hs_*.safetensors``.  Raises OSError.
+    """
+    names = (path.name for path in folder.iterdir())
+    return sorted(
+        name
+        for name in names
+        if name not in known and (name.endswith("pt") or _SAMPLE.fullmatch(name))
+    )
+
+
 def _remove_partials(folder: Path) -> None:
     """Delete what a killed attempt left half-written."""
     for path in folder.iterdir():

@@ -29,7 +29,10 @@ _MAX_NAMED = 100
 def main(folder: Path, samples: int, report: Path) -> int:
     """Write the report; 0 also when it is bad, 1 with a line on stderr when there is none."""
     try:
-        made = verify(RunFolder(folder.resolve()).record().profile, samples)
+        run = RunFolder(folder.resolve())
+        end = run.exit()
+        complete = end is not None and end.state == "completed"
+        made = verify(run.record().profile, samples, complete=complete)
         runs.write_value(report, made)
     except (WorkerError, EngineError, ProtocolError, OSError) as error:
         print(str(error), file=sys.stderr, flush=True)
@@ -49,10 +52,10 @@ class _Found:
     bad: list[str]
 
 
-def verify(profile: Profile, samples: int) -> VerifyReport:
+def verify(profile: Profile, samples: int, *, complete: bool = False) -> VerifyReport:
     """Check every file of the output folder and recompute ``samples`` of them, spread evenly.
 
-    Raises WorkerError when there is nothing to check or model, data and folder do not fit.
+    ``complete`` says that every usable row must have its file.  Raises WorkerError when there is nothing to check or model, data and folder do not fit.
     """
     began = time.monotonic()
     info = model_info.read(Path(profile.model.path))
@@ -61,7 +64,9 @@ def verify(profile: Profile, samples: int) -> VerifyReport:
     entries = manifest.entries(folder) if marker is not None else {}
     if marker is None or not entries:
         raise OutputError(f"{folder} holds no sample of this run: nothing to verify")
-    found = _check_files(profile, info, marker, entries)
+    found = _check_files(profile, info, marker, entries, complete)
+    strangers = manifest.strangers(folder, {entry.file for entry in entries.values()})
+    found.bad += [f"{name}: no line of {manifest.MANIFEST} names it" for name in strangers]
     chosen = spread(found.good, samples)
     checks, reference = _recompute(profile, info, chosen)
     return VerifyReport(
@@ -89,7 +94,11 @@ def spread(entries: Sequence[Entry], count: int) -> list[Entry]:
 
 
 def _check_files(
-    profile: Profile, info: ModelInfo, marker: Marker, entries: dict[int, Entry]
+    profile: Profile,
+    info: ModelInfo,
+    marker: Marker,
+    entries: dict[int, Entry],
+    complete: bool,
 ) -> _Found:
     """Every file by checksum, then its content by the row it was made from."""
     folder = Path(profile.output.dir)
@@ -101,6 +110,9 @@ def _check_files(
         index = row.index if isinstance(row, Bad) else row.sample.index
         entry = unseen.pop(index, None)
         if entry is None:
+            if complete and not isinstance(row, Bad):
+                name = manifest.file_name(index, marker.output_format)
+                found.bad.append(f"{name}: the run is complete, and this row has no sample")
             continue
         problem = why[index]
         if not problem and isinstance(row, Bad):
@@ -118,6 +130,10 @@ def _check_files(
 def _content(folder: Path, marker: Marker, entry: Entry, sample: Sample) -> str:
     if not same_row(entry, sample):
         return "made from another row than the data has now"
+    if entry.file != manifest.file_name(entry.index, marker.output_format):
+        return f"the manifest has it as the file of row {entry.index}"
+    if entry.tokens != len(sample.input_ids):
+        return f"the manifest says {entry.tokens} tokens, its row has {len(sample.input_ids)}"
     try:
         content = stored.load(folder / entry.file, marker.output_format)
         return stored.check(content, entry, sample)
