@@ -46,6 +46,8 @@ class LineBuffer:
         self.first = 0
         """Lines dropped so far."""
         self._blocks: list[_Block] = []
+        self._near = _Block(0, [], 0)
+        """The block that was read last: the next line asked for mostly is there too."""
         self._open = b""
         self._whole = 0
         """One past the last line that is finished."""
@@ -106,13 +108,17 @@ class LineBuffer:
             gone += 1
         if gone:
             del self._blocks[:gone]
-            self.first = self._blocks[0].first
+            self._near = self._blocks[0]
+            self.first = self._near.first
 
     def raw(self, line: int) -> bytes:
         """The bytes of a line; empty for one that is not kept."""
         if not self.first <= line < self._whole:
             return self._open if line == self._whole else b""
-        block = self._blocks[bisect_right(self._blocks, line, key=_first) - 1]
+        block = self._near
+        if not block.first <= line < block.first + len(block.lines):
+            block = self._blocks[bisect_right(self._blocks, line, key=_first) - 1]
+            self._near = block
         return block.lines[line - block.first]
 
     def text(self, line: int, limit: int = 20_000) -> str:

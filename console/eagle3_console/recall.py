@@ -12,6 +12,8 @@ from .linkstate import LinkPort
 
 #: Bytes read at most, whatever a host sends.
 _MOST = 16 * 1024 * 1024
+#: Seconds read before the wanted ones, in case that the guess of where they begin is late.
+_SPARE = 300.0
 
 
 async def recall(link: LinkPort, run: str, since: float) -> tuple[HostSample, ...]:
@@ -24,7 +26,9 @@ async def recall(link: LinkPort, run: str, since: float) -> tuple[HostSample, ..
     if whole or not first:
         return tuple(first)
     span = first[-1].t - first[0].t
-    skip = int(end * (since - first[0].t) / span) if span > 0 else 0
+    wanted = since - first[0].t
+    wanted -= max(_SPARE, wanted / 20)  # lines are not all of one length
+    skip = int(end * wanted / span) if span > 0 else 0
     if skip <= end:
         rest, _, _ = await _read(link, run, end)
         return (*first, *rest)

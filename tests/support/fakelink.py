@@ -90,7 +90,7 @@ class FakeLink:
             file.changed.clear()
             data = bytes(file.data[offset : offset + 256 * 1024])
             end = offset + len(data)
-            caught_up = end == len(file.data)
+            caught_up = end >= len(file.data)
             yield Piece(offset, data, caught_up, file.ended and caught_up)
             offset = end
             if not caught_up:
