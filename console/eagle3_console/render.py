@@ -396,6 +396,7 @@ def agent(value: AgentState, now: float) -> list[str]:
     return [
         f"agent {value.archive[:16]}  pid {value.pid}, up {formats.duration(now - value.started)}",
         f"  files in {value.folder}",
-        f"  {value.clients} clients; running: {', '.join(value.running) or 'none'}; "
+        f"  {value.clients} client{'' if value.clients == 1 else 's'}; "
+        f"running: {', '.join(value.running) or 'none'}; "
         f"queued: {', '.join(value.queued) or 'none'}",
     ]

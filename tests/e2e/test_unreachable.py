@@ -106,6 +106,8 @@ def test_the_profiles_python_is_the_way_out(bare: Workstation, tmp_path: Path) -
     checked = bare.run("preflight", ALIAS, "-p", asked, "--json")
     assert checked.code == ExitCode.FAILED  # reached: it is the checks that block now
     assert "model" in checked.object["blocking"]
+    # a command that knows no profile finds the Python that the agent was put there with
+    assert bare.run("runs", ALIAS).code == ExitCode.DONE
     assert bare.run("compat", ALIAS, "-p", asked).code == ExitCode.DONE
     refusal = bare.run("start", ALIAS, "-p", asked)
     assert refusal.code == ExitCode.FAILED

@@ -25,6 +25,14 @@ import ctypes, hashlib, json, socket, subprocess, zlib' 2>/dev/null </dev/null)
   esac
 }
 
+place() { # sets cache, the folder that paths.cache_dir() of the agent names
+  if test -n "$EAGLE3_HOME"; then cache=$EAGLE3_HOME/cache
+  else case $XDG_CACHE_HOME in
+    /*) cache=$XDG_CACHE_HOME/eagle3 ;;
+    *) cache=$HOME/.cache/eagle3 ;;
+  esac; fi
+}
+
 py= seen=
 first=@FIRST@
 test -n "$first" && try "$first"
@@ -32,17 +40,19 @@ for name in python3 python3.13 python3.12 python3.11 python3.10 python3.14 \
   /usr/bin/python3 /usr/local/bin/python3 "$HOME/.local/bin/python3" \
   /opt/conda/bin/python3 "$HOME/miniconda3/bin/python3" "$HOME/.venv/bin/python3"
 do try "$name"; done
+place
+if test -z "$py" && test -f "$cache/agent.python" && test -O "$cache/agent.python"; then
+  # a profile named it when the agent was put here; not every command knows a profile
+  IFS= read -r kept <"$cache/agent.python"
+  test -n "$kept" && try "$kept"
+fi
 if test -z "$py"; then say no-python; exit 3; fi
 say "python=$version $py"
 
 if test -z "$HOME"; then
   HOME=$("$py" -E -s -c 'import os; print(os.path.expanduser("~"))' </dev/null)
+  place
 fi
-if test -n "$EAGLE3_HOME"; then cache=$EAGLE3_HOME/cache
-else case $XDG_CACHE_HOME in
-  /*) cache=$XDG_CACHE_HOME/eagle3 ;;
-  *) cache=$HOME/.cache/eagle3 ;;
-esac; fi
 dir=$cache/agent/@ARCHIVE@
 say "folder=$dir"
 
