@@ -311,20 +311,23 @@ class ConsoleApp(App[int]):
         run = self._pointed()
         if not self._may("abort a run"):
             return
-        if run is None or run.state in store.ENDED:
+        lost = run is not None and run.state == "lost"  # what it left can still be ended
+        if run is None or (run.state in store.ENDED and not lost):
             self.notify("Nothing runs that could be aborted.")
             return
 
         def answered(yes: bool | None) -> None:
             now = self.state.find(run.run) or run
-            if yes and now.state in store.ENDED:
+            if yes and now.state in store.ENDED and not lost:
                 words = f"Run {now.number} ended by itself meanwhile: {now.state}."
                 self.notify(words, markup=False)
             elif yes:
                 self.run_worker(self._abort(run), group="abort")
 
         said = abort_words(self.state, run)
-        self.push_screen(ConfirmScreen(f"Abort run {run.number}?", said, "Abort it"), answered)
+        title = f"End what run {run.number} left?" if lost else f"Abort run {run.number}?"
+        answer = "End it" if lost else "Abort it"
+        self.push_screen(ConfirmScreen(title, said, answer), answered)
 
     async def _abort(self, run: RunSummary) -> None:
         self.notify(f"Ending run {run.number}: TERM first, KILL within 10 s", markup=False)

@@ -30,6 +30,14 @@ def abort_words(state: State, run: RunSummary) -> list[str]:
     rows = [f"{clean(run.profile)}, attempt {run.attempt}, {run.state}"]
     if run.state == "queued":
         return [*rows, "", "It waits in the queue and has no process; it would be taken out."]
+    if run.state == "lost":
+        return [
+            *rows,
+            "",
+            "Its supervisor is gone. Ends its worker and what the worker started,",
+            "where they still live.",
+            "Files that are finished stay.",
+        ]
     standing = state.standing if run.run == state.current else None
     samples = standing.samples if standing is not None else run.samples
     stage = standing.stage.name if standing is not None and standing.stage else clean(run.stage)

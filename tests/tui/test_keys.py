@@ -195,6 +195,23 @@ async def test_abort_names_what_it_ends_and_no_is_the_default() -> None:
     assert request.run == "0004"
 
 
+async def test_what_a_lost_run_left_can_be_ended() -> None:
+    link = scenes.failed()
+    lost = replace(link.runs[-1], state="lost", error=None)
+    link.runs = (*link.runs[:-1], lost)
+    link.answer(Abort, lambda _: Done(0, "run 3 was lost already; 9 processes were ended"))
+    app = make_app(link)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await sees(pilot, "RUN 3", "lost")
+        await pilot.press("a")
+        await sees(pilot, "End what run 3 left?", "Its supervisor is gone.")
+        await pilot.press("y")
+        await sees(pilot, "9 processes were ended")
+    (request,) = link.asked_for(Abort)
+    assert isinstance(request, Abort)
+    assert request.run == lost.run
+
+
 async def test_nothing_to_abort_is_said() -> None:
     link = scenes.failed()
     app = make_app(link)
