@@ -201,7 +201,8 @@ def test_compat_gives_the_evidence(host: Bench, profile_path: str) -> None:
         PatchFinding("a/two", "Two", "not-needed", "signature (y)"),
         PatchFinding("a/three", "Three", "cannot-tell", "cannot import"),
     )
-    host.answers[GetCompat] = Compat(1, findings, {"vllm": "0.16.0"}, 3.0)
+    problems = ("torch: ImportError: libcudart.so.12",)
+    host.answers[GetCompat] = Compat(1, findings, {"vllm": "0.16.0"}, 3.0, problems)
     ran = host.run("compat", "local", "-p", profile_path)
     assert ran.code == ExitCode.DONE
     for words in ("vllm 0.16.0", "a/one  needed", "it hangs", "1 needed, 1 not needed, 1 cannot"):
@@ -212,6 +213,7 @@ def test_compat_gives_the_evidence(host: Bench, profile_path: str) -> None:
         "not-needed",
         "cannot-tell",
     ]
+    assert shown["problems"] == list(problems)
 
 
 @pytest.mark.parametrize(("ok", "code"), [(True, ExitCode.DONE), (False, ExitCode.FAILED)])

@@ -44,7 +44,7 @@ def add(commands: arguments.Commands) -> None:
         "Each patch is needed, not needed, or it cannot be told, with the evidence. A run applies\n"
         "the needed ones inside its own process; no installed file is ever changed.\n\n"
         "With --json: target, versions {distribution: version}, findings [{patch, title, status,\n"
-        "evidence, symptom, cause, change, until}], seconds.",
+        "evidence, symptom, cause, change, until}], seconds, problems [what could not be seen].",
         "  eagle3-console compat root@gpu-01 -p kimi-k2.5",
     )
     arguments.target(parser)
@@ -98,6 +98,7 @@ async def compat(args: argparse.Namespace, terminal: Terminal) -> int:
             "versions": found.versions,
             "findings": to_json(found.findings),
             "seconds": found.seconds,
+            "problems": found.problems,
         }
     )
     for line, colour in render.compat(found):
