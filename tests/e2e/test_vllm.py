@@ -17,7 +17,8 @@ from support import vllm_env
 from support.sshd import eventually
 from support.workstation import ALIAS, Workstation
 
-pytestmark = [pytest.mark.ssh, pytest.mark.vllm]
+#: Importing torch and vLLM twice takes a minute where the processors are shared.
+pytestmark = [pytest.mark.ssh, pytest.mark.vllm, pytest.mark.timeout(600)]
 
 ROWS = 12
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .cli import Ran
 
-_LIMIT = 120.0
+_LIMIT = 240.0
 
 
 class Local:
