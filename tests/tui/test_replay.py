@@ -10,10 +10,11 @@ import pytest
 
 from eagle3_agent.protocol import decode_event
 from eagle3_agent.protocol.events import Load
-from eagle3_agent.protocol.values import RunSummary
+from eagle3_agent.protocol.messages import Checked, RunPreflight
+from eagle3_agent.protocol.values import Problem, RunSummary
 from eagle3_agent.summaries import Index, detail
 from eagle3_console import store
-from eagle3_console.linkstate import Live
+from eagle3_console.linkstate import Live, Reconnecting
 from eagle3_console.screens.log import LogScreen
 from eagle3_console.screens.pages import ErrorsScreen
 from eagle3_console.store import State
@@ -22,7 +23,7 @@ from eagle3_console.widgets.events import event_lines
 from eagle3_console.widgets.gpus import host_lines
 from eagle3_console.widgets.pages import Known, errors_page, run_page
 from eagle3_console.widgets.run import run_lines
-from support import recording
+from support import recording, verdicts
 from support.recording import RUNS, host_at, moment, recorded
 from support.tui import Clock, make_app, rows, sees, until
 
@@ -218,3 +219,45 @@ def test_torn_and_foreign_lines_of_a_recording_are_left_out() -> None:
     line = recorded("0001").lines[0]
     assert decode_event(line) is not None
     assert all(decode_event(line[:cut]) is None for cut in range(1, len(line) - 1))
+
+
+async def test_on_a_narrow_screen_what_a_check_says_stands_under_its_title() -> None:
+    at = recorded("0002").exit.ended + 1
+    link = host_at(at)
+    link.answer(RunPreflight, lambda _: Checked(0, verdicts.blocked(at)))
+    app = make_app(link, profile=verdicts.profile(), clock=Clock(at))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await sees(pilot, "RUN 2")
+        await pilot.press("p")
+        await sees(pilot, "✗ GPU memory free", "kill 1669 1670", "✗ Model folder complete")
+        titles = [row.strip() for row in rows(app) if "✗ " in row]
+        assert "✗ GPU memory free" in titles, "nothing beside it"
+
+
+async def test_the_run_under_the_cursor_of_the_history_shows_what_the_list_leaves_out() -> None:
+    at = recorded("0004").exit.ended + 30
+    app = make_app(host_at(at), clock=Clock(at))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await sees(pilot, "RUN 4")
+        await pilot.press("h", "down", "down")
+        await sees(pilot, "! aborted", "engine speculators", "98 915 tokens", "in collective_rpc")
+        await sees(pilot, '▶ raise RuntimeError("Executor failed.")')
+
+
+async def test_the_wait_for_the_next_attempt_runs_down() -> None:
+    at = moment("0001", after_extract=20.0)
+    link, clock = host_at(at), Clock(at)
+    app = make_app(link, clock=clock)
+    why = Problem("The link was lost", "no answer for 8 s", "it is tried again by itself")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await sees(pilot, "309 / 500 samples")
+        link.move(Reconnecting(3, at + 8, at, why))
+        await sees(pilot, "reconnecting (3)", "runs on the host go on")
+        lengths = []
+        for _ in range(3):
+            clock.t += 2
+            app._tick()
+            await pilot.pause()
+            (row,) = [row for row in rows(app) if "runs on the host go on" in row]
+            lengths.append(row.count("█"))
+        assert lengths == [6, 12, 18]

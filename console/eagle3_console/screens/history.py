@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.content import Content
 
 from eagle3_agent.protocol.values import RunSummary
+from eagle3_console import formats
 from eagle3_console.hosttext import clean, crop_left
 from eagle3_console.messages import RunOpened
 from eagle3_console.store import State
@@ -32,7 +33,10 @@ class HistoryHead(Panel):
 class PointedRun(Panel):
     """What the list has no room for, of the run under the cursor."""
 
-    DEFAULT_CSS = "PointedRun { height: 2; }"
+    DEFAULT_CSS = """
+    PointedRun { height: 2; }
+    PointedRun.-tall { height: 6; }
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,12 +52,30 @@ class PointedRun(Panel):
             (" into ", ink.DIM),
         )
         facts = ink.row(head, crop_left(clean(run.output_dir), width - head.cell_length))
-        if run.error is None:
-            return [ink.cut(facts, width)]
-        spot = where(run.error)
-        rest = f"   {spot}" if spot else ""
-        said = ink.row(("✗ ", ink.BAD), error_headline(run.error, width), (rest, ink.DIM))
-        return [ink.cut(facts, width), ink.cut(said, width)]
+        rows = [facts]
+        if self.has_class("-tall"):
+            rows = [Content(""), facts, *_figures(run, state, width)]
+        if run.error is not None:
+            spot = where(run.error)
+            rest = f"   {spot}" if spot else ""
+            headline = error_headline(run.error, width)
+            rows.append(ink.row(("✗ ", ink.BAD), headline, (rest, ink.DIM)))
+            if self.has_class("-tall") and run.error.where is not None:
+                rows.append(ink.row(("  ▶ ", ink.NOW), clean(run.error.where.source.strip())))
+        return [ink.cut(row, width) for row in rows]
+
+
+def _figures(run: RunSummary, state: State, width: int) -> list[Content]:
+    """What a narrow list leaves out."""
+    items = [
+        ink.row(("attempt ", ink.DIM), f"{run.attempt} of {state.attempts(run)}"),
+        ink.row(("engine ", ink.DIM), clean(run.engine)),
+        ink.row(("started ", ink.DIM), formats.moment(run.started, state.host_now)),
+        ink.row(("stage ", ink.DIM), clean(run.stage) or formats.UNKNOWN),
+        ink.row(formats.count(run.tokens), (" tokens", ink.DIM)),
+        ink.row(formats.size(run.bytes), (" written", ink.DIM)),
+    ]
+    return ink.spread(items, width)[:1]
 
 
 class HistoryScreen(ConsoleScreen):
@@ -63,6 +85,10 @@ class HistoryScreen(ConsoleScreen):
         yield HistoryHead()
         yield RunList()
         yield PointedRun()
+
+    def on_resize(self) -> None:
+        self.query_one(PointedRun).set_class(self.size.height >= 30, "-tall")
+        super().on_resize()
 
     def show(self, state: State) -> None:
         super().show(state)

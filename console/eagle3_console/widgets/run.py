@@ -183,10 +183,9 @@ def phase(standing: Standing) -> str:
     stage = standing.stage
     if stage is None or stage.name != "load" or stage.ended is not None:
         return ""
-    if standing.total is None:
-        return "reading the data"
     if standing.shards_total is None:
-        return "starting the engine; no shard yet"
+        begun = "reading the data" if standing.total is None else "starting the engine"
+        return f"{begun}; no shard yet"
     if (standing.shards_done or 0) >= standing.shards_total:
         return "all shards read; the engine makes ready (KV cache)"
     return "reading the shards"
@@ -197,7 +196,9 @@ def pace_words(standing: Standing) -> str:
     pace = shard_pace(standing)
     if pace is None:
         return ""
-    return f"{1 / pace:.1f} shards/s" if pace < 1 else f"{formats.duration(pace)} a shard"
+    if pace < 1:
+        return f"{1 / pace:.1f} shards/s"
+    return f"{pace:.0f} s a shard" if pace < 100 else f"{formats.duration(pace)} a shard"
 
 
 def _load_figures(state: State, standing: Standing, eta: Eta | None) -> list[Content]:

@@ -20,6 +20,8 @@ MARK: dict[Status, tuple[str, str]] = {
     "pass": ("✓", ink.GOOD),
     "skip": ("·", ink.DIM),
 }
+#: Below this width what a check says stands under its title, not beside it.
+_NARROW = 100
 _ORDER: tuple[Status, ...] = ("block", "warn", "skip", "pass")
 
 
@@ -78,6 +80,9 @@ def report_lines(report: Report, width: int, unfolded: bool = False) -> list[Con
 def _open(verdict: Verdict, width: int, label: int) -> list[Content]:
     """Saw, why and the way out of one check."""
     symbol, colour = MARK[verdict.status]
+    if width < _NARROW:
+        named = ink.cut(ink.row((f"{symbol} {clean(verdict.title)}", f"bold {colour}")), width)
+        return [named, *_said(verdict, width, 4)]
     title = fit(clean(verdict.title), label)
     room = width - label - 4
     rows = []
@@ -86,10 +91,16 @@ def _open(verdict: Verdict, width: int, label: int) -> list[Content]:
         rows.append(ink.row(head, line))
     if not rows:
         rows.append(ink.row((f"{symbol} {title}", f"bold {colour}")))
-    indent = " " * (label + 4)
-    rows += [ink.row(indent, (line, ink.DIM)) for line in _wrap(verdict.why, room)]
+    return rows + _said(verdict, width, label + 4)[len(_wrap(verdict.saw, room)) :]
+
+
+def _said(verdict: Verdict, width: int, indent: int) -> list[Content]:
+    """What was seen, why it matters and what to do, below each other."""
+    room, space = width - indent, " " * indent
+    rows = [ink.row(space, line) for line in _wrap(verdict.saw, room)]
+    rows += [ink.row(space, (line, ink.DIM)) for line in _wrap(verdict.why, room)]
     for i, line in enumerate(_wrap(verdict.todo, room - 2)):
-        rows.append(ink.row(indent, ("▸ " if i == 0 else "  ", ink.NOW), (line, ink.STRONG)))
+        rows.append(ink.row(space, ("▸ " if i == 0 else "  ", ink.NOW), (line, ink.STRONG)))
     return rows
 
 
