@@ -123,6 +123,10 @@ def test_both_styles_and_parts_become_messages() -> None:
             {"messages": [{"role": "user", "content": [{"type": "image", "image": "x.png"}]}]},
             "message 1 has no text",
         ),
+        (
+            {"messages": [user("x"), {"role": "assistant", "content": "a\ud800b"}]},
+            r"message 2 has half of a surrogate pair: \\ud800",
+        ),
         ({"messages": "x"}, "neither input_ids, messages nor conversations is a list"),
     ],
 )

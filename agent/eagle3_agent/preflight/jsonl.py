@@ -80,12 +80,12 @@ def _pass_over(file: IO[bytes], most: int) -> int:
 
 def _parse(line: bytes) -> Any:
     try:
-        return json.loads(line)
+        return json.loads(line.rstrip(b"\r\n"))
     except RecursionError:
         return ValueError("nested too deep")
     except UnicodeDecodeError as error:
         return ValueError(f"not UTF-8 at byte {error.start + 1}")
     except json.JSONDecodeError as error:
-        return ValueError(f"not JSON: {error.msg} at column {error.colno}")
+        return ValueError(f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}")
     except ValueError as error:  # a number of thousands of digits
         return ValueError(f"not JSON: {error}")

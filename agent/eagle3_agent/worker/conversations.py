@@ -31,6 +31,9 @@ _ROLES = {
     "function_call": "assistant",
 }
 
+#: What ``\ud800`` in JSON becomes: no character, and nothing that a tokenizer takes.
+_HALF = re.compile("[\ud800-\udfff]")
+
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
 
 
@@ -69,7 +72,11 @@ def _message(turn: Any, number: int) -> Message:
         raise RowError(f"message {number} has the role {name!r:.40}")
     content = turn.get("content") if turn.get("content") is not None else turn.get("value")
     kept = {k: v for k, v in turn.items() if k not in ("role", "from", "value") and v is not None}
-    return {**kept, "role": role, "content": _text(content, number, bool(kept.get("tool_calls")))}
+    text = _text(content, number, bool(kept.get("tool_calls")))
+    half = _HALF.search(text)
+    if half:
+        raise RowError(f"message {number} has half of a surrogate pair: \\u{ord(half[0]):04x}")
+    return {**kept, "role": role, "content": text}
 
 
 def _text(content: Any, number: int, may_be_empty: bool) -> str:
@@ -157,7 +164,7 @@ class ChatEncoder:
         raise RowError(f"the chat template rewrites what comes before message {len(before) + 1}")
 
     def _mask_by_offsets(self, text: str, spans: list[tuple[int, int]]) -> Encoded:
-        made = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        made = self._tokenize(text, return_offsets_mapping=True)
         ids = list(made["input_ids"])
         mask = [0] * len(ids)
         ordered = iter(sorted(spans))
@@ -181,7 +188,7 @@ class ChatEncoder:
         return Encoded(ids, mask)
 
     def _ids(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self._tokenize(text)["input_ids"])
 
     def _render(self, messages: list[Message], prompt: bool, options: dict[str, Any]) -> str:
         made = self._template(messages, tokenize=False, add_generation_prompt=prompt, **options)
@@ -191,8 +198,18 @@ class ChatEncoder:
         try:
             return self._tokenizer.apply_chat_template(messages, **options)
         except Exception as error:  # whatever the template raises, this row is what it refused
-            first = str(error).strip().split("\n")[0]
-            raise RowError(f"the chat template refuses it: {first[:200]}") from error
+            raise _refused("chat template", error) from error
+
+    def _tokenize(self, text: str, **options: Any) -> Any:
+        try:
+            return self._tokenizer(text, add_special_tokens=False, **options)
+        except Exception as error:  # half of a surrogate pair, from \ud800 in JSON, is a TypeError
+            raise _refused("tokenizer", error) from error
+
+
+def _refused(who: str, error: Exception) -> RowError:
+    first = str(error).strip().split("\n")[0]
+    return RowError(f"the {who} refuses it: {first[:200]}")
 
 
 def _kept(turn: str, text: str, start: int, content: str) -> str:

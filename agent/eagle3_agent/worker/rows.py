@@ -81,7 +81,7 @@ def _parse(line: bytes) -> Any:
     except UnicodeDecodeError as error:
         return ValueError(f"not UTF-8 at byte {error.start + 1}")
     except json.JSONDecodeError as error:
-        return ValueError(f"not JSON: {error.msg} at column {error.colno}")
+        return ValueError(f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}")
     except ValueError as error:  # a number of thousands of digits
         return ValueError(f"not JSON: {error}")
 

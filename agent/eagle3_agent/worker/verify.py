@@ -55,7 +55,8 @@ class _Found:
 def verify(profile: Profile, samples: int, *, complete: bool = False) -> VerifyReport:
     """Check every file of the output folder and recompute ``samples`` of them, spread evenly.
 
-    ``complete`` says that every usable row must have its file.  Raises WorkerError when there is nothing to check or model, data and folder do not fit.
+    ``complete`` says that every usable row must have its file.  Raises WorkerError when there is
+    nothing to check or model, data and folder do not fit.
     """
     began = time.monotonic()
     info = model_info.read(Path(profile.model.path))
