@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from eagle3_agent.protocol import encode
 from eagle3_agent.protocol.events import Failure, Note, Progress, Skipped, Stage, Wrote
-from eagle3_agent.protocol.messages import Checked, RunPreflight
+from eagle3_agent.protocol.messages import Checked, RunPreflight, Telemetry
 from eagle3_agent.protocol.values import ErrorInfo, Gpu, GpuProcess, Samples, Where
 from support import scenes
 from support.fakelink import FakeLink
@@ -29,7 +29,7 @@ def assert_fits(screen: list[str], width: int, height: int) -> None:
 async def test_eight_gpus_fit_80_by_24_with_the_run_and_its_events() -> None:
     app = make_app(scenes.extracting())
     async with app.run_test(size=(80, 24)) as pilot:
-        await sees(pilot, "RUN 4", "wrote data_411.pt", "driver")
+        await sees(pilot, "RUN 4", "wrote data_411.pt", "8 × RTX PRO 6000")
         screen = rows(app)
         gpus = [r for r in screen if " 95.6 " in r]
         assert [r.split()[0] for r in gpus] == [str(i) for i in range(8)]
@@ -189,3 +189,25 @@ async def test_ten_thousand_runs_scroll() -> None:
         await until(pilot, lambda: any(r.split()[:2] == ["▸", "1"] for r in rows(app)))
         await pilot.press("pageup", "g")
         await sees(pilot, " 10000 ")
+
+
+async def test_a_wide_screen_charts_every_gpu_and_names_its_holder_and_limit() -> None:
+    link = scenes.extracting()
+    app = make_app(link)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await sees(pilot, "GPU busy", "GPU 0", "GPU 7", "last 30 min", "power of limit")
+        await sees(pilot, "404 / 600 W", "VLLM::Worker_TP7 · pid 48220 · root · 71.2 GiB")
+        before = [row for row in rows(app) if row[105:110] == "GPU 0" or "GPU 0 " in row]
+        for second in range(1, 4):
+            idle = scenes.sample(scenes.NOW + second, busy=False)
+            link.push(Telemetry(idle))
+        await sees(pilot, "nobody", "68 / 600 W")
+        after = [row for row in rows(app) if "GPU 0 " in row]
+        assert before != after, "a chart moves with the samples"
+        assert_fits(rows(app), 200, 60)
+
+
+async def test_a_host_without_gpus_charts_its_cpu() -> None:
+    app = make_app(scenes.idle(0))
+    async with app.run_test(size=(200, 60)) as pilot:
+        await sees(pilot, "busy ", "CPU      32 %", "last 2 min")

@@ -26,8 +26,18 @@ class ChartsPanel(Panel):
     ChartsPanel { height: 1fr; }
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._of: tuple[object, ...] = ()
+        self._kept: list[Content] = []
+
     def lines(self, state: State, width: int) -> list[Content]:
-        return chart_lines(state, width, self.content_size.height)
+        # asked for more often than there is a sample, and the dearest rows of the screen
+        height = self.content_size.height
+        of = (state.history, state.host, state.standing, width, height)
+        if len(of) != len(self._of) or any(a is not b for a, b in zip(of, self._of)):
+            self._of, self._kept = of, chart_lines(state, width, height)
+        return self._kept
 
     def get_content_height(self, *_: object) -> int:
         return max(1, self.content_size.height)

@@ -169,9 +169,10 @@ def holder(gpu: Gpu, now: float) -> str:
 
 
 def span(state: State, width: int) -> float:
-    """Seconds that the history line shows: a young run is seen from its beginning."""
+    """Seconds that the history line shows: a young run, or what is known, from its beginning."""
     stages = state.standing.stages
-    age = state.host_now - stages[0].started if stages else HISTORY
+    begun = [stages[0].started] if stages else [p[0].t for p in state.history.values() if p]
+    age = state.host_now - min(begun, default=0.0)
     for seconds in _SPANS:
         if age < 0.95 * seconds:
             return seconds
