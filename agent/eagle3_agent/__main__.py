@@ -18,7 +18,10 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and leave with its exit status."""
+    from . import paths
+
     options = _parser().parse_args(argv)
+    paths.settle()
     try:
         sys.exit(options.call(options))
     except KeyboardInterrupt:

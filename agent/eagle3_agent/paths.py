@@ -16,6 +16,16 @@ from pathlib import Path
 _SOCKET_PATH_MAX = 100
 
 
+def settle() -> None:
+    """Make a relative ``EAGLE3_HOME`` absolute, for this process and all that it starts.
+
+    Whoever changes the folder later (the daemon does) must not take the files elsewhere.
+    """
+    home = os.environ.get("EAGLE3_HOME")
+    if home:
+        os.environ["EAGLE3_HOME"] = os.path.abspath(os.path.expanduser(home))
+
+
 def _base(kind: str, variable: str, fallback: str) -> Path:
     home = os.environ.get("EAGLE3_HOME")
     if home:

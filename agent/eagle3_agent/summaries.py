@@ -108,7 +108,12 @@ class Index:
         if self._seen[0] == changed and time.time() - changed > 2.0:
             return []
         self._seen = (changed, len(self.entries))
-        return [f for f in runs.list_folders() if f.run not in self.entries]
+        found = runs.list_folders()
+        # who removes a folder by hand removes the run; its number may then be given again
+        for gone in self.entries.keys() - {f.run for f in found}:
+            del self.entries[gone]
+            self._open.pop(gone, None)
+        return [f for f in found if f.run not in self.entries]
 
     def summaries(self) -> list[RunSummary]:
         """Oldest first."""

@@ -77,6 +77,8 @@ def _version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code.  Raises SystemExit only for --help and usage errors."""
+    home.settle()
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -97,6 +99,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         terminal.settle()
         terminal.say(_fault(fault), "red")
         return ExitCode.FAILED
+
+
+def _open_closed_streams() -> None:
+    """Give a process that was started with ``>&-`` somewhere to write to."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
 
 
 def _refused(problem: ConsoleError, terminal: Terminal) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Sequence
@@ -456,7 +457,23 @@ def test_a_broken_run_folder_is_listed_and_named(home: Home) -> None:
     assert runs[0].state == "completed"
     assert runs[1].error is not None
     assert "run.json" in runs[1].error.message
-    assert again.refused(GetRun(0, "0002")).problem.title
+    for message in (GetRun(0, "0002"), Resume(0, "0002"), Verify(0, "0002", 1)):
+        problem = again.refused(message).problem
+        assert problem.title == "The record of run 0002 cannot be read"
+        assert str(broken / "run.json") in problem.happened
     third = again.start(home.profile())
     assert third == "0003"
     again.ended(third, "completed")
+
+
+def test_a_run_folder_removed_by_hand_is_no_run_any_more(home: Home) -> None:
+    wire = home.attach()
+    for expected in ("0001", "0002", "0002"):  # the number is given again, to a run of its own
+        run = wire.start(home.profile())
+        assert run == expected
+        wire.ended(run, "completed")
+        if run == "0002":
+            shutil.rmtree(home.state / "runs" / run)
+            assert [s.run for s in wire.expect(Runs, ListRuns(0)).runs] == ["0001"]
+            assert wire.expect(Detail, GetRun(0, "last")).detail.summary.run == "0001"
+            assert wire.refused(GetRun(0, run)).problem.code == "not-found"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -138,3 +139,39 @@ def test_the_command_line_loads_neither_screens_nor_ssh() -> None:
     loaded = set(done.stdout.splitlines())
     assert "eagle3_console.commands.starting" in loaded
     assert not loaded & {"textual", "asyncssh", "eagle3_console.app", "eagle3_console.ssh"}
+
+
+def test_a_relative_home_is_one_folder_for_console_and_agent(tmp_path: Path) -> None:
+    env = {**os.environ, "EAGLE3_HOME": "here"}
+
+    def run(*argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "eagle3_console.cli", *argv],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    try:
+        listed = run("runs", "local")
+        status = run("agent", "status", "local")
+    finally:
+        stopped = run("agent", "stop", "local")
+    assert (status.returncode, listed.returncode, stopped.returncode) == (0, 0, 0), listed.stderr
+    assert f"files in {tmp_path / 'here' / 'state'}\n" in status.stdout
+    assert (tmp_path / "here" / "cache" / "agent").is_dir()
+
+
+def test_a_closed_stdout_is_no_fault(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        ["/bin/sh", "-c", '"$0" -m eagle3_console.cli profiles list >&-', sys.executable],
+        env={**os.environ, "EAGLE3_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3_agent import archive, paths, summaries
-from eagle3_agent.protocol import VERSION, Message, dumps
+from eagle3_agent.protocol import VERSION, Message, ProtocolError, dumps
 from eagle3_agent.protocol.messages import (
     Abort,
     AgentStatus,
@@ -41,7 +41,7 @@ from eagle3_agent.protocol.messages import (
     WatchHost,
     Welcome,
 )
-from eagle3_agent.protocol.values import RunSummary
+from eagle3_agent.protocol.values import Profile, RunSummary
 from eagle3_agent.summaries import Entry
 
 from . import finishing, probing, streams
@@ -80,7 +80,7 @@ async def answer(desk: Desk, client: Client, message: Message) -> Message:
 def entry_of(agent: Agent, run: str) -> Entry:
     """Raises Refusal for a run that does not exist."""
     entry = agent.index.find(run)
-    if entry is None:
+    if entry is None or not entry.folder.path.is_dir():
         agent.refresh()
         entry = agent.index.find(run)
     if entry is None:
@@ -93,6 +93,24 @@ def entry_of(agent: Agent, run: str) -> Entry:
             code="not-found",
         )
     return entry
+
+
+def unreadable(entry: Entry, error: Exception) -> Refusal:
+    """What a request says that needs a ``run.json`` which is gone or broken."""
+    return Refusal(
+        f"The record of run {entry.summary.run} cannot be read",
+        f"{entry.folder.path / 'run.json'}: {error}",
+        "Put the file back, or move the run's folder away: no other run needs it.",
+        code="failed",
+    )
+
+
+def profile_of(entry: Entry) -> Profile:
+    """What the run was asked to do; raises Refusal."""
+    try:
+        return entry.folder.record().profile
+    except (OSError, ProtocolError) as error:
+        raise unreadable(entry, error) from None
 
 
 async def _hello(desk: Desk, client: Client, message: Hello) -> Message:
@@ -145,7 +163,10 @@ def _newest(found: list[RunSummary]) -> tuple[RunSummary, ...]:
 async def _get(desk: Desk, client: Client, message: GetRun) -> Message:
     entry = entry_of(desk.agent, message.run)
     desk.agent.refresh(entry.summary.run)
-    return Detail(message.id, await asyncio.to_thread(summaries.detail, entry))
+    try:
+        return Detail(message.id, await asyncio.to_thread(summaries.detail, entry))
+    except (OSError, ProtocolError) as error:
+        raise unreadable(entry, error) from None
 
 
 async def _subscribe(desk: Desk, client: Client, message: Subscribe) -> Message:
@@ -217,7 +238,7 @@ async def _resume(desk: Desk, client: Client, message: Resume) -> Message:
             "Abort it first, or wait for its end.",
             code="busy",
         )
-    profile = entry.folder.record().profile
+    profile = profile_of(entry)
     wish = Wish(profile, message.force, message.queue, resumes=run)
     return replace(await desk.launcher.start(wish), re=message.id)
 
@@ -270,7 +291,7 @@ async def _verify(desk: Desk, client: Client, message: Verify) -> Message:
             f"{message.samples} samples were asked for",
             "Ask for 1 to 100000.",
         )
-    profile = entry.folder.record().profile
+    profile = profile_of(entry)
     async with desk.agent.verifying:  # each loads a model
         return Verified(message.id, await probing.verify(entry.folder, profile, message.samples))
 
