@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 
+# Several models run beside each other on few cores: threads that spin while they wait, or that
+# are bound to a core, starve each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> object:

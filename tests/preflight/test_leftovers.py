@@ -34,6 +34,15 @@ def verdict(*found: Leftover, **more: int) -> Verdict:
     return leftovers.CHECK.decide(facts, profile())
 
 
+def test_what_a_run_kept_elsewhere_left_warns_and_is_named_by_its_folder() -> None:
+    found = verdict(replace(OURS, elsewhere=True))
+    assert found.status == "warn"
+    assert "pid 48213" in found.saw
+    assert "of run /home/u/runs/0003" in found.saw
+    assert "kill 48213" in found.todo
+    assert verdict(replace(OURS, elsewhere=True), OURS).status == "block"
+
+
 def test_nothing_left_passes() -> None:
     assert verdict().status == "pass"
 

@@ -95,7 +95,9 @@ class Sshd:
             make_key(self.host_key)
         (self.folder / "authorized_keys").touch()
         self.port = self.port or free_port()
-        env = {"HOME": str(self.home), "EAGLE3_HOME": str(self.home / "e3"), **self.env}
+        # a session begins with nothing of the test's environment, and models run on its threads too
+        threads = {name: value for name, value in os.environ.items() if "OMP_" in name}
+        env = {"HOME": str(self.home), "EAGLE3_HOME": str(self.home / "e3"), **threads, **self.env}
         lines = [
             "ListenAddress 127.0.0.1",
             f"Port {self.port}",

@@ -15,21 +15,22 @@ _SHOWN = 8
 
 def judge(facts: Facts, profile: Profile) -> Verdict:
     seen = facts.get(PROBE)
-    ours = [p for p in seen.found if p.kind == "run" and not p.guarded]
-    guarded = sorted({os.path.basename(p.run) for p in seen.found if p.guarded})
-    others = [p for p in seen.found if p.kind == "vllm"]
+    left = [p for p in seen.found if not p.guarded]
+    ours = [p for p in left if p.kind == "run" and not p.elsewhere]
+    guarded = sorted({_name(p) for p in seen.found if p.guarded})
+    others = [p for p in left if p.kind == "vllm" or p.elsewhere]
     hidden = f"; {plural(seen.hidden, 'process', 'processes')} of other users not readable"
     tail = hidden if seen.hidden else ""
     if ours:
         return _ours(ours, seen.more, tail)
-    going = f"running under a supervisor: {listed([show(r, 40) for r in guarded])}"
+    going = f"running under a supervisor: {listed([show(r, 200) for r in guarded])}"
     if others:
         saw = "\n".join(_line(p) for p in others[:_SHOWN])
         rest = len(others) - _SHOWN + seen.more
         return CHECK.verdict(
             "warn",
             saw + (f"\nand {rest} more" if rest > 0 else "") + tail,
-            "They are not runs of this tool; they may hold GPU memory or take it at any time.",
+            "No run that is kept here; they may hold GPU memory or take it at any time.",
             f"If they are yours and not needed: kill {_pids(others)}",
         )
     if guarded:
@@ -52,12 +53,17 @@ def _ours(ours: list[Leftover], more: int, tail: str) -> Verdict:
 
 
 def _line(process: Leftover) -> str:
-    of_run = f", of run {show(os.path.basename(process.run), 40)}" if process.run else ""
+    of_run = f", of run {show(_name(process), 200)}" if process.run else ""
     stuck = ", stuck in the kernel (D)" if process.state == "D" else ""
     return (
         f"pid {process.pid} {show(process.user, 32) or 'unknown user'} "
         f"{show(process.command, 100)} since {when(process.started)}{of_run}{stuck}"
     )
+
+
+def _name(process: Leftover) -> str:
+    """A run by its number; one that is kept elsewhere by its folder."""
+    return process.run if process.elsewhere else os.path.basename(process.run)
 
 
 def _pids(found: list[Leftover]) -> str:

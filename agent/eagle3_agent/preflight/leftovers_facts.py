@@ -40,6 +40,8 @@ class Leftover:
     """The run's folder, as the process names it."""
     guarded: bool = False
     """A living supervisor looks after it: the run goes on."""
+    elsewhere: bool = False
+    """Its run is kept in another state folder, so nothing here can say what became of it."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,15 @@ def _guarded(
     process: Process, run: str, guardians: dict[str, Identity], table: dict[int, Process]
 ) -> bool:
     """Its run's supervisor lives; for a run of another home, whether a supervisor is above it."""
-    place = os.path.realpath(run)
-    if place in guardians:
+    if os.path.realpath(run) in guardians:
         return True
-    if os.path.dirname(place) == os.path.realpath(paths.runs_dir()):
+    if not _elsewhere(run):
         return False
     return any("supervise" in processes.command(p) for p in _with_ancestors(process.pid, table))
+
+
+def _elsewhere(run: str) -> bool:
+    return os.path.dirname(os.path.realpath(run)) != os.path.realpath(paths.runs_dir())
 
 
 def _with_ancestors(pid: int, table: dict[int, Process]) -> set[int]:
@@ -173,6 +178,7 @@ def _describe(process: Process, kind: str, run: str, guarded: bool) -> Leftover:
         started=processes.started(pid),
         run=run,
         guarded=guarded,
+        elsewhere=bool(run) and _elsewhere(run),
     )
 
 

@@ -13,8 +13,10 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Callable
 from functools import wraps
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,9 @@ from .sources import Sources, UnreadableError, shown
 _EXECUTOR = "vllm.v1.executor.multiproc_executor"
 _PATCH = "vllm/worker-errors"
 _FOLDER = "EAGLE3_WORKER_ERRORS"
+
+#: Seconds to wait for the exit status of workers that are on their way out.
+_LEAVING = 30.0
 
 
 class RemoteError(EngineError):
@@ -144,8 +149,12 @@ def _reading(original: Any) -> Any:
 
 def _dead() -> str:
     """How a worker died that nobody asked to end; empty when none did."""
+    leaving = connection.wait([process.sentinel for process in _processes.values()], timeout=0)
+    until = time.monotonic() + _LEAVING
     for rank, process in sorted(_processes.items()):
-        process.join(0)
+        # its pipe closes first; giving a GPU's memory back, seconds later, comes before its status
+        gone = process.sentinel in leaving
+        process.join(max(0.0, until - time.monotonic()) if gone else 0)
         code = process.exitcode
         # the executor ends the others with SIGTERM once one has died
         if code not in (None, 0, -signal.SIGTERM):

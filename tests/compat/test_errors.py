@@ -1,0 +1,54 @@
+"""How a vLLM worker's death is told, with real processes in the worker's place."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing import connection
+
+import pytest
+
+from eagle3_agent.worker.compat import errors
+
+
+def close_and_wait() -> None:
+    """What the kernel does to a killed process that still gives its GPU memory back."""
+    os.closerange(3, 256)
+    signal.pause()
+
+
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> multiprocessing.process.BaseProcess:
+    process = multiprocessing.get_context("fork").Process(target=close_and_wait, daemon=True)
+    process.start()
+    assert connection.wait([process.sentinel], timeout=30)
+    assert process.exitcode is None
+    monkeypatch.setattr(errors, "_processes", {1: process})
+    return process
+
+
+def test_a_worker_that_is_slow_to_leave_is_waited_for(
+    leaving: multiprocessing.process.BaseProcess,
+) -> None:
+    timer = threading.Timer(0.3, leaving.kill)
+    timer.start()
+    assert errors._dead() == "vLLM's worker of rank 1 died: killed by SIGKILL (out of memory?)"
+
+
+def test_a_worker_that_was_asked_to_end_is_not_the_cause(
+    leaving: multiprocessing.process.BaseProcess,
+) -> None:
+    leaving.terminate()
+    assert errors._dead() == ""
+
+
+def test_a_worker_that_lives_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
+    process.start()
+    monkeypatch.setattr(errors, "_processes", {0: process})
+    assert errors._dead() == ""
+    assert process.is_alive()
+    process.kill()
+    process.join()
