@@ -119,6 +119,10 @@ def test_preflight_and_a_blocked_start(home: Home) -> None:
     half = wire.refused(Start(0, profile, force=("model", "disk")))
     assert "gpu-clean" in half.problem.happened
     assert "model" not in half.problem.happened
+    typo = wire.refused(Start(0, profile, force=("model", "gpu-claen"))).problem
+    assert typo.code == "usage"
+    assert "'gpu-claen'" in typo.title
+    assert "disk, gpu-clean, model" in typo.happened
     assert wire.expect(Runs, ListRuns(0)).runs == ()
     run = wire.start(profile, force=("model", "gpu-clean", "disk"))
     detail = wire.expect(Detail, GetRun(0, run)).detail
@@ -358,7 +362,8 @@ def test_compat_asks_the_profiles_interpreter(home: Home) -> None:
     assert [f.patch for f in reply.findings] == ["speculators/reply-shape"]
     assert reply.problems == ("torch: no such module",)
     problem = wire.refused(GetCompat(0, home.profile("no-report"))).problem
-    assert "libcudart.so.12" in problem.happened
+    assert problem.happened == "ImportError: libcudart.so.12"
+    assert problem.todo.startswith("Mend what it names")
     home.interpreter.unlink()
     problem = wire.refused(GetCompat(0, home.profile())).problem
     assert str(home.interpreter) in problem.happened
@@ -373,7 +378,8 @@ def test_verify_asks_the_profiles_interpreter(home: Home) -> None:
     report = wire.expect(Verified, Verify(0, run, 2)).report
     assert report.ok
     assert [c.index for c in report.checked] == [0, 1]
-    assert wire.refused(Verify(0, run, 0)).problem.code == "usage"
+    wire.expect(Verified, Verify(0, run, 0))
+    assert wire.refused(Verify(0, run, -1)).problem.code == "usage"
 
 
 def test_a_probe_ends_with_the_client_that_asked(home: Home, tmp_path: Path) -> None:

@@ -73,6 +73,10 @@ class Launcher:
             raise _busy(holder)
         began = time.time()
         outcome = await probing.preflight(wish.profile)
+        known = {v.check for v in outcome.report.verdicts}
+        unknown = [name for name in wish.force if name not in known]
+        if unknown:
+            raise _no_check(unknown[0], known)
         spared = {*wish.force, *(_PASSING if holder else ())}
         blocking = [v for v in outcome.report.blocking if v.check not in spared]
         if blocking:
@@ -217,6 +221,15 @@ def _busy(holder: Holder) -> Refusal:
         f"run {held.run} ({held.profile}) {state} and claims it",
         f"Abort run {held.run}, wait for it, or start with --queue.",
         code="busy",
+    )
+
+
+def _no_check(name: str, known: set[str]) -> Refusal:
+    return Refusal(
+        f"There is no check {name!r:.60}",
+        f"the checks are {', '.join(sorted(known))}",
+        "Name one of them with --force.",
+        code="usage",
     )
 
 

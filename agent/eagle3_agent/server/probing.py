@@ -90,13 +90,18 @@ async def _ask_worker(
 
 
 def _no_answer(what: str, answer: Answer, limit: float) -> Refusal:
+    words = answer.last_words()
+    if answer.status == 1 and words:  # its own sentence: what is wrong, not that it broke
+        return Refusal(
+            f"{what} could not be done", words, "Mend what it names, then ask again.", code="failed"
+        )
     ended = (
         f"it did not end within {limit:.0f} s"
         if answer.status is None
         else (f"it ended with status {answer.status} and no report")
     )
     todo = "Run it again; if it ends so again, its last words say where to look."
-    return Refusal(f"{what} gave no answer", f"{ended}: {answer.last_words()}", todo, code="failed")
+    return Refusal(f"{what} gave no answer", f"{ended}: {words}", todo, code="failed")
 
 
 def _parse(cls: type[T], data: bytes, what: str) -> T:

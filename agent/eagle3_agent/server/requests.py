@@ -285,11 +285,11 @@ async def _verify(desk: Desk, client: Client, message: Verify) -> Message:
             "Verify it once it has ended.",
             code="busy",
         )
-    if not 1 <= message.samples <= 100_000:
+    if not 0 <= message.samples <= 100_000:
         raise Refusal(
             "The number of samples is out of range",
             f"{message.samples} samples were asked for",
-            "Ask for 1 to 100000.",
+            "Ask for 0 to 100000; with 0 the files alone are checked.",
         )
     profile = profile_of(entry)
     async with desk.agent.verifying:  # each loads a model
