@@ -278,7 +278,7 @@ class ConsoleApp(App[int]):
             if yes:
                 self._start(request.force, queue=True)
 
-        said = [problem.happened, "", "It can wait and start by itself when they are free."]
+        said = [problem.happened, "", "It can wait, and starts by itself when its turn comes."]
         self.push_screen(ConfirmScreen(problem.title, said, "Wait in the queue"), answered)
 
     def action_preflight(self) -> None:

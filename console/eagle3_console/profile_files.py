@@ -50,6 +50,8 @@ def resolve(name: str) -> Path:
         places = ", ".join(str(folder) for folder in folders())
         close = nearest(stem, [known for known, _ in available()])
         todo = f"Did you mean {close}?" if close else "`eagle3-console profiles list` shows them."
+        if Path(f"{stem}.toml").is_file():
+            todo = f"{stem}.toml lies in this folder: name it with its ending."
         raise ConsoleError(
             Problem(
                 f"There is no profile {name}", f"Looked for {stem}.toml in {places}.", todo, "usage"

@@ -148,13 +148,15 @@ def verify(value: VerifyReport) -> list[Line]:
         why = f"  {check.why}" if check.why else ""
         text = f"  {mark} sample {check.index:>6}  {formats.count(check.tokens):>7} tokens"
         lines.append((f"{text}  worst relative error {told}{why}", colour))
-    lines += [(f"  ✗ checksum differs: {name}", "red") for name in value.bad_files]
+    lines += [(f"  ✗ {name}", "red") for name in value.bad_files]
+    some = f"{len(value.checked)} sample{'s' if len(value.checked) > 1 else ''}"
     reference = f" against {value.reference}" if value.reference else ""
+    within = f", tolerance {value.tolerance:g} ({value.dtype})"
+    recomputed = f"{some}{reference}{within}" if value.checked else "no sample recomputed"
     verdict, colour = ("verified", "green") if value.ok else ("NOT verified", "red")
     lines.append(
         (
-            f"{verdict}: {len(value.checked)} samples{reference}, tolerance {value.tolerance:g} "
-            f"({value.dtype}); {value.files} files by checksum, {len(value.bad_files)} bad; "
+            f"{verdict}: {recomputed}; {value.files} files checked, {len(value.bad_files)} bad; "
             f"{value.seconds:.1f} s",
             colour,
         )
@@ -272,10 +274,13 @@ def outcome(value: RunSummary) -> list[str]:
         lines.append(f"  {error_text(value.error)}")
         if value.error.where is not None and value.error.message:
             lines.append(f"  {_where(value.error.where)}")
-    lines.append(
-        f"  {formats.samples(value.samples, ' samples')}   {formats.count(value.tokens)} tokens   "
+    amount = (
+        f"{formats.count(value.tokens)} tokens   "
         f"{formats.rate(value.tokens_per_second)}   {formats.size(value.bytes)}"
     )
+    if value.state == "completed" and value.samples.done and not value.tokens:
+        amount = "all of them kept from before"
+    lines.append(f"  {formats.samples(value.samples, ' samples')}   {amount}")
     lines.append(f"  in {value.output_dir}")
     return lines
 

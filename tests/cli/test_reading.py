@@ -35,9 +35,11 @@ from eagle3_agent.protocol.values import (
     PatchFinding,
     Problem,
     SampleCheck,
+    Samples,
     VerifyReport,
     Where,
 )
+from eagle3_console import render
 from eagle3_console.errors import ConsoleError, ExitCode
 from eagle3_console.linkstate import Piece
 from support.cli import BLOCKED, PROFILE, READY, Bench, detail, pieces, summary
@@ -236,6 +238,17 @@ def test_verify_is_the_exit_code(host: Bench, ok: bool, code: ExitCode) -> None:
     assert host.run("verify", "local", "last", "--json").object["ok"] is ok
 
 
+def test_verify_of_the_files_alone(host: Bench) -> None:
+    bad = ("data_3.pt: missing",)
+    report = VerifyReport(False, (), 6, bad, 0.04, "bfloat16", 0.5, "none: no sample")
+    host.answers[Verify] = Verified(1, report)
+    ran = host.run("verify", "local", "last", "--samples", "0")
+    assert ran.code == ExitCode.FAILED
+    assert host.link.asked[0].samples == 0
+    assert "✗ data_3.pt: missing\n" in ran.out
+    assert "NOT verified: no sample recomputed; 6 files checked, 1 bad; 0.5 s" in ran.out
+
+
 def test_agent_status_stop_and_upgrade(host: Bench) -> None:
     host.answers[AgentStatus] = Status(1, "ab" * 32, 77, 1000.0, "/state", 1, ("0004",), ())
     host.answers[StopAgent] = Done(1)
@@ -265,3 +278,8 @@ def test_an_answer_of_the_wrong_kind_is_told(host: Bench) -> None:
     ran = host.run("runs", "local")
     assert ran.code == ExitCode.FAILED
     assert "Asked ListRuns, got Done." in ran.err
+
+
+def test_a_run_that_found_everything_there_says_so() -> None:
+    run = summary("completed", samples=Samples(6, 6, 0), tokens=0, tokens_per_second=None, bytes=0)
+    assert "  6 / 6 samples   all of them kept from before" in render.outcome(run)

@@ -62,7 +62,7 @@ def test_the_first_help_names_every_command(host: Bench) -> None:
         ("gpus", "local", "--watch", "0"),
         ("gpus", "local", "--watch", "nan"),
         ("events", "local", "1", "--from", "-3"),
-        ("verify", "local", "1", "--samples", "0"),
+        ("verify", "local", "1", "--samples", "-1"),
         ("agent", "burn", "local"),
         ("runs", "local", "--js"),
     ],

@@ -133,7 +133,7 @@ def test_free_space_against_the_prediction(free: int, status: str) -> None:
 
 def test_what_is_there_already_does_not_have_to_fit_again() -> None:
     assert room(NEED // 2, kept_bytes=NEED, kept=10).status == "pass"
-    assert "of it there already" in room(NEED // 2, kept_bytes=NEED, kept=10).saw
+    assert " there already" in room(NEED // 2, kept_bytes=NEED, kept=10).saw
 
 
 def test_float32_states_take_twice_the_room() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from eagle3_agent.protocol import decode_event
-from eagle3_agent.protocol.events import Load
+from eagle3_agent.protocol.events import Load, Stage
+from eagle3_agent.protocol.fold import Standing, fold
 from eagle3_agent.protocol.messages import Checked, RunPreflight
 from eagle3_agent.protocol.values import Problem, RunSummary
 from eagle3_agent.summaries import Index, detail
@@ -22,7 +23,7 @@ from eagle3_console.widgets.charts import chart_lines
 from eagle3_console.widgets.events import event_lines
 from eagle3_console.widgets.gpus import host_lines
 from eagle3_console.widgets.pages import Known, errors_page, run_page
-from eagle3_console.widgets.run import run_lines
+from eagle3_console.widgets.run import run_lines, stage_items
 from support import recording, verdicts
 from support.recording import RUNS, host_at, moment, recorded
 from support.tui import Clock, make_app, rows, sees, until
@@ -261,3 +262,12 @@ async def test_the_wait_for_the_next_attempt_runs_down() -> None:
             (row,) = [row for row in rows(app) if "runs on the host go on" in row]
             lengths.append(row.count("█"))
         assert lengths == [6, 12, 18]
+
+
+def test_a_queued_run_shows_its_second_check_alone() -> None:
+    standing = Standing()
+    for begin, end in ((1, 2), (60, 64)):
+        standing = fold(standing, Stage(begin, "preflight", "start"))
+        standing = fold(standing, Stage(end, "preflight", "done"))
+    items = [item.plain for item in stage_items(standing, 70.0)]
+    assert [item for item in items if "preflight" in item] == ["preflight ✓ 4 s"]

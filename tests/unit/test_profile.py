@@ -223,6 +223,10 @@ def test_names_are_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(ConsoleError) as caught:
         profile.resolve("mime")
     assert caught.value.problem.todo == "Did you mean mine?"
+    (tmp_path / "here.toml").write_text(PROFILE_TEXT)
+    with pytest.raises(ConsoleError) as caught:
+        profile.resolve("here")
+    assert caught.value.problem.todo == "here.toml lies in this folder: name it with its ending."
     with pytest.raises(ConsoleError) as caught:
         profile.resolve(str(tmp_path))
     assert "it is a folder" in caught.value.problem.happened

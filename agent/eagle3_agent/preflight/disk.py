@@ -70,7 +70,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             "Mend the checks on data and model first.",
         )
     rest = max(0, plan.bytes - seen.kept_bytes)
-    kept = f", {size(seen.kept_bytes)} of it there already" if seen.kept_bytes else ""
+    kept = f", {size(seen.kept_bytes)} there already" if seen.kept_bytes else ""
     saw = f"predicted {size(plan.bytes)} ({plan.sum}){kept}; {room}"
     return _judge_room(saw, rest, seen.free, seen.inodes, plan.files - seen.kept)
 

@@ -64,16 +64,19 @@ def add(commands: arguments.Commands) -> None:
     arguments.target(parser)
     arguments.run(parser)
     parser.add_argument(
-        "--samples", type=_samples, default=3, metavar="N", help="how many to recompute (3)"
+        "--samples",
+        type=_samples,
+        default=3,
+        metavar="N",
+        help="how many to recompute (3); with 0 the files alone are checked",
     )
     arguments.as_json(parser)
 
 
 def _samples(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 8 else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return number
+    if not (text.isascii() and text.isdecimal() and len(text) < 8):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
 
 
 async def preflight(args: argparse.Namespace, terminal: Terminal) -> int:
@@ -108,7 +111,8 @@ async def compat(args: argparse.Namespace, terminal: Terminal) -> int:
 
 async def verify(args: argparse.Namespace, terminal: Terminal) -> int:
     async with connected(args.target, terminal) as link:
-        terminal.say("recomputing samples on the host …", "dim")
+        doing = "recomputing samples" if args.samples else "checking the files"
+        terminal.say(f"{doing} on the host …", "dim")
         report = (await ask(link, Verify(0, args.run, args.samples), Verified, SLOW)).report
     terminal.object({"run": args.run, **to_json(report)})
     for line, colour in render.verify(report):

@@ -119,7 +119,8 @@ def title(state: State, run: RunSummary, width: int) -> Content:
 
 def stage_items(standing: Standing, host_now: float) -> list[Content]:
     """``preflight ✓ 2 s``, ``load ▶ 3/64 shards``, ``extract ·``."""
-    items = [_stage(s, standing, host_now) for s in standing.stages if s.name != "done"]
+    newest = {s.name: s for s in standing.stages if s.name != "done"}  # a queued run checks twice
+    items = [_stage(s, standing, host_now) for s in newest.values()]
     if standing.ended is None:
         begun = {s.name for s in standing.stages}
         items += [Content.styled(f"{n} ·", ink.DIM) for n in _ALWAYS if n not in begun]
