@@ -49,7 +49,7 @@ def test_a_folder_that_cannot_be_written_blocks() -> None:
 def test_samples_of_the_same_kind_are_kept_and_counted() -> None:
     found = verdict(marker=MARK, samples=12, kept=10, kept_bytes=2**30)
     assert found.status == "pass"
-    assert "a resume keeps 10 of them, 1.0 GiB" in found.saw
+    assert "of which 10 would be kept, 1.0 GiB" in found.saw
     assert "run 0004" in found.saw
 
 

@@ -72,8 +72,8 @@ def _writable(seen: OutputFacts, path: str) -> Verdict:
     elif seen.marker is not None:
         saw = (
             f"{path}: {how}; holds {plural(seen.samples, 'sample file')} of the same model, "
-            f"layers and data (run {show(seen.marker.run, 40) or 'unknown'}): a resume keeps "
-            f"{number(seen.kept)} of them, {size(seen.kept_bytes)}"
+            f"layers and data (run {show(seen.marker.run, 40) or 'unknown'}), of which "
+            f"{number(seen.kept)} would be kept, {size(seen.kept_bytes)}"
         )
     else:
         saw = f"{path}: {how}"

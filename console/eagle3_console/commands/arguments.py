@@ -70,7 +70,7 @@ def profile(parser: argparse.ArgumentParser) -> None:
         "--profile",
         required=True,
         metavar="PROFILE",
-        help="a profile's file, or its name in ./profiles or your config folder",
+        help="a profile's file, or a name that `profiles list` shows",
     )
     parser.add_argument(
         "--set",
