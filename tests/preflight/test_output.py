@@ -244,7 +244,7 @@ def test_a_resume_counts_the_files_that_are_as_the_manifest_says(tmp_path: Path)
     seen, found = look(written(tmp_path / "out"))
     assert (seen.samples, seen.kept, seen.kept_bytes) == (2, 1, 100)
     assert found.status == "pass"
-    assert "keeps 1 of them" in found.saw
+    assert "of which 1 would be kept" in found.saw
 
 
 def test_a_folder_of_another_run_blocks(tmp_path: Path) -> None:

@@ -90,6 +90,17 @@ async def test_a_search_without_a_hit_says_so() -> None:
         await sees(pilot, "Nothing matches [nowhere")
 
 
+async def test_the_key_bar_follows_the_search_line() -> None:
+    app = make_app(scenes.extracting())
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await sees(pilot, "n next hit")
+        await pilot.press("slash", "z")
+        await until(pilot, lambda: "n next hit" not in shown(app))
+        await pilot.press("escape")
+        await sees(pilot, "n next hit")
+
+
 async def test_typing_a_search_is_not_taken_for_keys() -> None:
     link = scenes.extracting()
     app = make_app(link)

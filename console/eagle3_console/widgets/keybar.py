@@ -36,6 +36,9 @@ class KeyBar(Widget):
         self.off: frozenset[str] = frozenset()
         self._places: list[tuple[int, int, str]] = []
 
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, lambda _: self.refresh())
+
     def set_off(self, off: frozenset[str]) -> None:
         if off != self.off:
             self.off = off
