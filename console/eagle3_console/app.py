@@ -152,7 +152,7 @@ class ConsoleApp(App[int]):
 
     def _tell_end(self, run: RunSummary) -> None:
         title, text, severity = ended_words(run)
-        self.notify(text, title=title, severity=severity, timeout=20, markup=False)
+        self.notify(text, title=title, severity=severity, timeout=8, markup=False)
         self.bell()
         self.run_worker(self._detail(run.run), group="detail")
 
@@ -180,7 +180,7 @@ class ConsoleApp(App[int]):
                 "`eagle3-console agent upgrade` replaces it between runs."
             )
         for words in said:
-            self.notify(words, title="To know", severity="warning", timeout=15, markup=False)
+            self.notify(words, title="To know", severity="warning", timeout=8, markup=False)
 
     def _follow(self) -> None:
         """Turn the dashboard to what runs, and read its events from the first one."""

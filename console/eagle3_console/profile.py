@@ -337,8 +337,10 @@ def _path(source: Source, key: str, value: str, problems: Problems, local: bool)
         except RuntimeError:
             problems.add(key, f'no home folder is known for "{value}"', "write the whole path")
             return value
+        # what a person types is meant from where they stand, what a file says from where it lies
+        base = Path.cwd() if key in source.overridden else source.path.parent.absolute()
         # not resolve(): a venv's python is a symlink that must stay one
-        return os.path.normpath(source.path.parent.absolute() / given)
+        return os.path.normpath(base / given)
     if value.startswith("~"):
         problems.add(
             key,

@@ -75,7 +75,7 @@ def test_start_sends_the_resolved_profile(host: Bench, profile_path: str) -> Non
     assert (sent.force, sent.queue) == (("disk",), True)
     assert "✓ Model  64 shards" in ran.out
     assert "run 0004 started" in ran.out
-    assert "eagle3-console events gpu-01 0004 --follow" in ran.out
+    assert "watch it with: eagle3-console connect gpu-01" in ran.out
 
 
 def test_start_json_has_the_keys(host: Bench, profile_path: str) -> None:

@@ -257,3 +257,16 @@ def test_saving_replaces_the_file_whole(tmp_path: Path) -> None:
     source.save()
     assert profile.load(path).data.max_samples == 7
     assert [entry.name for entry in tmp_path.iterdir()] == ["p.toml"]
+
+
+def test_a_relative_path_of_a_file_lies_beside_it_and_one_of_a_call_where_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "here").mkdir()
+    path = tmp_path / "profiles" / "p.toml"
+    path.write_text(PROFILE_TEXT.replace("/data/train.jsonl", "train.jsonl"))
+    monkeypatch.chdir(tmp_path / "here")
+    made = profile.load(path, ["output.dir=out"], local=True)
+    assert made.data.path == str(tmp_path / "profiles" / "train.jsonl")
+    assert made.output.dir == str(tmp_path / "here" / "out")

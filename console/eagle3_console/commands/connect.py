@@ -63,4 +63,7 @@ async def show(
     async with connected(target, terminal, read_only=read_only, python=python) as link:
         app = ConsoleApp(link, target, profile=profile, profile_path=path, read_only=read_only)
         code = await app.run_async()
+    for run in app.state.runs:
+        if run.state == "running":
+            terminal.say(f"run {run.run} goes on; see it with: eagle3-console connect {target}")
     return code or 0

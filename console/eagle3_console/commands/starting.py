@@ -94,7 +94,7 @@ async def launch(
     started = await begin(link, request, args.target, terminal)
     summary = (await run_detail(link, started.run)).summary
     terminal.object(run_object(summary, started.report))
-    terminal.line(f"follow it with: eagle3-console events {args.target} {started.run} --follow")
+    terminal.line(f"watch it with: eagle3-console connect {args.target}")
     return ExitCode.DONE
 
 
