@@ -48,7 +48,7 @@ def interpreter(version: str) -> str:
             return candidate
     if os.environ.get("CI") == "true" and version == "3.11":
         pytest.fail("Python 3.11 is missing")
-    pytest.skip(f"there is no Python {version} on this machine")
+    pytest.skip(f"not on this machine: Python {version}")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -103,7 +103,7 @@ def test_no_gpus_is_said_in_words(
 def test_a_host_without_the_library() -> None:
     argv = "import ctypes; ctypes.CDLL('libnvidia-ml.so.1')"
     if subprocess.run([sys.executable, "-c", argv], capture_output=True).returncode == 0:
-        pytest.skip("this host has a real NVIDIA library")
+        pytest.skip("not on this machine: a host without NVIDIA's library")
     assert "no NVIDIA driver on this host" in sample({}).gpu_problem
 
 
