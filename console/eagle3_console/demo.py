@@ -126,7 +126,7 @@ def _environment(demo: DemoFiles, say: Say) -> None:
     stamp = env / ".ready"
     if _read(stamp) == wanted and demo.python.exists():
         return
-    say(f"first setup of the demo, in {demo.root} (about 1.5 GB; once)")
+    say(f"first setup of the demo, in {demo.root} (about 1.6 GB; once)")
     if env.exists():
         shutil.rmtree(env)
     _step(say, "a Python environment of its own", demo, [sys.executable, "-m", "venv", str(env)])
