@@ -25,7 +25,7 @@ def add(commands: arguments.Commands) -> None:
         "run the whole job on this machine with a small model",
         demo,
         "Makes what is missing (a Python environment with torch, the model SmolLM2-135M-Instruct;\n"
-        "once, about 1.5 GB in the cache folder), then opens the screen of target local with a\n"
+        "once, about 1.6 GB in the cache folder), then opens the screen of target local with a\n"
         "profile that is ready: s starts it. Without a terminal, or with --headless, it runs to\n"
         "its end by itself: preflight, load, extract, verify.",
         "  eagle3-console demo\n  eagle3-console demo --headless --json",
