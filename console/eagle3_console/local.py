@@ -113,7 +113,7 @@ class _LocalChannel:
 
     def _kill(self) -> None:
         # a child that is not yet reaped keeps its pid, so this cannot hit another process; the
-        # daemon has left this session and stays
+        # daemon is in a session of its own and stays
         try:
             os.kill(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:

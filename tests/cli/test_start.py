@@ -88,6 +88,15 @@ def test_start_json_has_the_keys(host: Bench, profile_path: str) -> None:
     assert ran.object["preflight"]["verdicts"][0]["check"] == "model"
 
 
+def test_a_forced_start_says_over_what(host: Bench, profile_path: str) -> None:
+    _accepts(host, "running")
+    host.answers[Start] = Started(1, "0004", queued=False, report=BLOCKED)
+    ran = host.run("start", "gpu-01", "-p", profile_path, "--force", "gpu-clean", "disk")
+    assert ran.code == ExitCode.DONE
+    assert "blocked by 2 of 3 checks" in ran.out
+    assert "started all the same, over gpu-clean, disk (--force)" in ran.out
+
+
 def test_a_blocked_start_names_what_to_force(host: Bench, profile_path: str) -> None:
     problem = Problem("Blocked", "2 checks", "Force gpu-clean.", "blocked")
     host.answers[Start] = ConsoleError(problem, BLOCKED)

@@ -121,6 +121,9 @@ async def begin(
         raise
     if started.report is not None:
         show_report(started.report, terminal)
+        over = ", ".join(v.check for v in started.report.blocking if v.check in request.force)
+        if over:
+            terminal.line(f"started all the same, over {over} (--force); it is kept with the run")
     what = "waits in the queue" if started.queued else "started"
     terminal.milestone(f"run {started.run} {what}", "bold")
     terminal.on_interrupt = (
