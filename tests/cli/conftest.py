@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from eagle3_console import demo
-from support import tiny
+from support import needs, tiny
 from support.cli import PROFILE_TEXT, Bench, bench
 from support.local import Local
 
@@ -32,13 +31,7 @@ def profile_path(tmp_path: Path) -> str:
 @pytest.fixture(scope="session")
 def worker_python() -> Path:
     """The interpreter with torch and transformers."""
-    found = tiny.worker_python()
-    if found is None:
-        text = "no interpreter with torch: run `make demo-env` or set EAGLE3_WORKER_PYTHON"
-        if os.environ.get("CI") == "true":
-            pytest.fail(text)
-        pytest.skip(text)
-    return found
+    return needs.worker_python()
 
 
 @pytest.fixture(scope="session")
@@ -50,13 +43,7 @@ def tiny_model(worker_python: Path, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def made_demo() -> demo.DemoFiles:
     """What `make demo-env` made in the user's own cache folder."""
-    found = demo.files()
-    if not (found.root / "model.ready").exists():
-        text = "the demo is not made: run `make demo-env`"
-        if os.environ.get("CI") == "true":
-            pytest.fail(text)
-        pytest.skip(text)
-    return found
+    return needs.made_demo()
 
 
 @pytest.fixture

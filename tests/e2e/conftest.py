@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from eagle3_console import demo
-from support import sshd, tiny, vllm_env
+from support import needs, sshd, tiny
 from support.sshd import Sshd
 from support.workstation import Workstation
-
-
-def _missing(text: str) -> None:
-    """Skip; on CI, which can make everything that is needed here, fail."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(text)
-    pytest.skip(text)
 
 
 @pytest.fixture(autouse=True)
@@ -50,11 +42,7 @@ def desk(stranger: Workstation) -> Workstation:
 @pytest.fixture(scope="session")
 def worker_python() -> Path:
     """The interpreter with torch and transformers."""
-    found = tiny.worker_python()
-    if found is None:
-        _missing("no interpreter with torch: run `make demo-env` or set EAGLE3_WORKER_PYTHON")
-    assert found is not None
-    return found
+    return needs.worker_python()
 
 
 @pytest.fixture(scope="session")
@@ -66,16 +54,10 @@ def tiny_model(worker_python: Path, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def made_demo() -> demo.DemoFiles:
     """What `make demo-env` made in the user's own cache folder."""
-    found = demo.files()
-    if not (found.root / "model.ready").exists():
-        _missing("the demo is not made: run `make demo-env`")
-    return found
+    return needs.made_demo()
 
 
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
     """The interpreter with vLLM 0.16.0 and speculators 0.3.0."""
-    found = vllm_env.interpreter()
-    if not os.access(found, os.X_OK):
-        _missing(f"{found} is not there: make vllm-env")
-    return found
+    return needs.vllm_python()

@@ -13,6 +13,7 @@ from eagle3_agent.preflight import compat
 from eagle3_agent.preflight.check import Facts, known
 from eagle3_agent.preflight.compat import PROBE, CompatFacts, WorkerReport
 from eagle3_agent.protocol.values import PatchFinding, Verdict
+from support import needs
 from support.preflight import gather, profile
 
 
@@ -120,10 +121,7 @@ def test_the_workers_own_probe_answers_without_vllm() -> None:
 
 @pytest.mark.vllm
 def test_the_supported_pair_is_told_patch_by_patch() -> None:
-    python = Path(__file__).parents[2] / ".venvs/vllm-0.16/bin/python"
-    if not python.exists():
-        pytest.skip("make vllm-env makes the environment")
-    found = facts_of(python, "auto")
+    found = facts_of(needs.vllm_python(), "auto")
     assert found.report is not None, found.problem
     decided = compat.CHECK.decide(known((PROBE, found)), profile())
     assert decided.status == "pass", decided.saw

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from . import needs
+
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
 
@@ -21,10 +23,7 @@ def require_openssh() -> None:
     """Skip where OpenSSH's server is missing; in CI that is a failure."""
     if Path(SSHD).exists() and shutil.which("ssh-keygen"):
         return
-    reason = "OpenSSH's sshd is not installed (Debian: openssh-server)"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    needs.missing("OpenSSH's sshd is not installed (Debian: openssh-server)")
 
 
 def eventually(check: Callable[[], bool], what: str, timeout: float = 10.0) -> None:

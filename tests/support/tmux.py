@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -13,15 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from . import needs
+
 
 def require_tmux() -> None:
     """Skip where tmux is missing; in CI that is a failure."""
-    if shutil.which("tmux"):
-        return
-    reason = "tmux is not installed (Debian: tmux)"
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    if not shutil.which("tmux"):
+        needs.missing("tmux is not installed (Debian: tmux)")
 
 
 class Screen:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from support import vllm_env
+from support import needs
 
 _HERE = Path(__file__).parent
 
@@ -20,9 +19,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _environment() -> None:
-    if os.access(vllm_env.interpreter(), os.X_OK):
-        return
-    text = f"{vllm_env.interpreter()} is not there: make vllm-env"
-    if os.environ.get("CI") == "true":
-        pytest.fail(text)
-    pytest.skip(text)
+    needs.vllm_python()

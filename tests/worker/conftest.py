@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-from support import tiny
+from support import needs, tiny
 
 
 @pytest.fixture(scope="session")
 def python() -> Path:
     """The interpreter with torch and transformers."""
-    found = tiny.worker_python()
-    if found is None:
-        text = "no interpreter with torch: run `make demo-env` or set EAGLE3_WORKER_PYTHON"
-        if os.environ.get("CI") == "true":
-            pytest.fail(text)
-        pytest.skip(text)
-    return found
+    return needs.worker_python()
 
 
 @pytest.fixture(scope="session")
