@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import IO, Any
+
+from eagle3_agent import jsonline
 
 from .tally import Counter, Limits, Tally
 
@@ -61,7 +62,7 @@ def read(file: IO[bytes], limit: int, limits: Limits) -> Part:
             taken += length
             continue
         else:
-            value = _parse(line)
+            value = jsonline.parse(line)
         taken += length
         counter.add(f"line {number}", value)
     return Part(counter.result(), taken, whole=True)
@@ -76,16 +77,3 @@ def _pass_over(file: IO[bytes], most: int) -> int:
         if not piece or piece.endswith(b"\n"):
             break
     return skipped
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        return json.loads(line.rstrip(b"\r\n"))
-    except RecursionError:
-        return ValueError("nested too deep")
-    except UnicodeDecodeError as error:
-        return ValueError(f"not UTF-8 at byte {error.start + 1}")
-    except json.JSONDecodeError as error:
-        return ValueError(f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}")
-    except ValueError as error:  # a number of thousands of digits
-        return ValueError(f"not JSON: {error}")

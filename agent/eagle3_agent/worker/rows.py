@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from eagle3_agent import jsonline
+
 from .errors import DataError
 
 #: A line longer than this is a broken file, not a conversation.
@@ -68,22 +70,7 @@ def _jsonl(path: Path) -> Iterator[Raw]:
                 raise DataError(f"{path}, {place}: longer than {MAX_LINE} bytes: not JSON lines")
             if not line.strip():
                 continue  # JSON lines readers take a blank line for no row
-            yield place, _parse(line)
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        # not left to json, which takes some broken UTF-8 for UTF-16; the first line may open with
-        # a byte order mark
-        return json.loads(line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
-    except RecursionError:
-        return ValueError("nested too deep")
-    except UnicodeDecodeError as error:
-        return ValueError(f"not UTF-8 at byte {error.start + 1}")
-    except json.JSONDecodeError as error:
-        return ValueError(f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}")
-    except ValueError as error:  # a number of thousands of digits
-        return ValueError(f"not JSON: {error}")
+            yield place, jsonline.parse(line)
 
 
 def _parquet(path: Path) -> Iterator[Raw]:
