@@ -22,6 +22,7 @@ from .events import (
     Skipped,
     Spawned,
     Stage,
+    Throughput,
     Wrote,
 )
 from .values import ErrorInfo, PatchFinding, Samples, StageTime
@@ -50,6 +51,7 @@ class Standing:
     """Tokens a second over ``window`` seconds."""
     window: float | None = None
     eta: float | None = None
+    throughput: Throughput | None = None
     wrote: Wrote | None = None
     patches: tuple[PatchFinding, ...] = ()
     applied: tuple[str, ...] = ()
@@ -102,6 +104,8 @@ def _changes(standing: Standing, event: Event) -> dict[str, Any]:
             "window": event.window,
             "eta": event.eta,
         }
+    if isinstance(event, Throughput):
+        return {"throughput": event}
     if isinstance(event, Wrote):
         return {"wrote": event}
     if isinstance(event, Skipped):

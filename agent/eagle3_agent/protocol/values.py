@@ -44,13 +44,20 @@ class DataSection:
     max_samples: int | None = None
     """None takes every sample."""
     seq_length: int = 2048
-    """Tokens; a longer sample is cut here together with its loss mask, and counted."""
+    """Tokens; what becomes of a longer sample is ``too_long``'s."""
+    too_long: Literal["truncate", "skip"] = "truncate"
+    """Cut together with its loss mask and counted, or left out and listed."""
 
 
 @dataclass(frozen=True)
 class OutputSection:
     dir: str
     format: OutputFormat = "speculators-pt"
+    writer_threads: int | None = None
+    """Threads that serialise, hash and sync sample files; None lets the worker choose."""
+    buffer_bytes: int | None = None
+    """Host memory for states on their way to the disk; when it is full the model waits.  None lets
+    the worker choose."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,10 @@ class EngineSection:
     name: EngineName = "auto"
     script: str | None = None
     args: tuple[str, ...] = ()
+    max_num_batched_tokens: int | None = None
+    """Tokens of one step of the model; None lets the engine choose."""
+    max_num_seqs: int | None = None
+    """Samples in flight; None lets the engine choose."""
 
 
 @dataclass(frozen=True)

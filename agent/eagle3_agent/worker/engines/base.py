@@ -1,8 +1,8 @@
 """The contract between a run and an engine; knows no device and no library.
 
-A run calls ``load`` once, then ``capture`` many times, then ``close``.  The
-run decides what is captured and where it is written; an engine only turns
-token ids into states.
+A run calls ``load`` once, ``capture`` on a few tokens, ``extract`` once, then
+``close``.  The run decides what is captured and where it is written; an engine
+turns token ids into states and has the process that holds them write the files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from eagle3_agent.protocol.events import Event
-from eagle3_agent.protocol.values import Profile
+from eagle3_agent.protocol.values import OutputFormat, Profile
 
 Emit = Callable[[Event], None]
 """Appends one event to the run's journal; may be called from any thread."""
@@ -40,8 +40,7 @@ class Captured:
     sample: Sample
     states: tuple[Any, ...]
     """One tensor ``[S, H]`` on the CPU per entry of ``profile.capture.layers``, in that order,
-    repeats repeated; dtype = ``Loaded.dtype``.  S = ``len(sample.input_ids)``.  May be views: the
-    writer copies what does not own its storage."""
+    repeats repeated; dtype = ``Loaded.dtype``.  S = ``len(sample.input_ids)``."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +56,38 @@ class Loaded:
     """Rows of the embedding: the first id that is out of range."""
     device: str
     """For a person: ``cpu``, ``cuda:0``, ``8 x NVIDIA H200``."""
+    source: str = ""
+    """How the states are had, for a person: ``hooks on 4 decoder layers``."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where and how samples are written.  Plain values: it travels to the capturing process."""
+
+    folder: str
+    """Exists, holds the marker, and is locked by the run."""
+    kind: OutputFormat
+    layers: tuple[int, ...]
+    """As asked, repeats included: the order of the states in a file."""
+    dtype: str
+    hidden: int
+    metadata: dict[str, str]
+    """Recorded in each file where the format has a place for it."""
+    ledger: str
+    """The file through which the writers tell the run what became of each sample."""
+    threads: int
+    buffer_bytes: int
+    """Bound on the bytes of states that are between the model and the disk."""
+
+
+Watch = Callable[[], None]
+"""Called by ``extract`` at least four times a second; what it raises ends the run."""
 
 
 class Engine(Protocol):
     """How to run one library.  Not thread-safe: one thread calls it."""
 
     name: str
-    batch_tokens: int
-    """A call of ``capture`` gets about this many tokens at most, and always one sample at least.
-    May depend on what ``load`` found."""
-    batch_samples: int
-    """A call of ``capture`` gets this many samples at most."""
 
     def load(self, profile: Profile, emit: Emit) -> Loaded:
         """Bring the model up.  Emits ``Load`` where shards are known, ``Patched`` and ``Note``.
@@ -77,10 +97,15 @@ class Engine(Protocol):
         ...
 
     def capture(self, samples: Sequence[Sample]) -> Iterator[Captured]:
-        """States of each sample exactly once, in any order.
+        """States of a few samples by value, each exactly once, in any order; writes nothing."""
+        ...
 
-        Lazy: holds about one batch, and what was yielded is the caller's.  After an exception
-        the engine is not used again, except for ``close``.
+    def extract(self, samples: Iterator[Sample], output: Output, watch: Watch) -> None:
+        """Capture every sample and write its file; returns once the last one is on the disk.
+
+        Takes from ``samples`` as it goes.  What becomes of each sample, and a writer's error, is
+        told through the ledger alone.  After an exception, ``watch``'s included, the engine is
+        not used again, except for ``close``.
         """
         ...
 
