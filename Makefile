@@ -6,6 +6,7 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+VLLM_ENVS := $(addprefix .venvs/,vllm-0.16 vllm-0.32 speculators-0.4 speculators-0.9)
 
 .PHONY: demo test check fmt lint types contracts demo-env vllm-env bench screenshots clean
 
@@ -35,7 +36,7 @@ demo-env: $(STAMP)
 	@$(BIN)/eagle3-console demo --prepare-only
 
 vllm-env: $(STAMP)
-	@bash tests/vllm/make_env.sh .venvs/vllm-0.16
+	@bash tests/vllm/make_env.sh $(VLLM_ENVS)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench

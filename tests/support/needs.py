@@ -36,9 +36,13 @@ def made_demo() -> demo.DemoFiles:
     return found
 
 
-def vllm_python() -> Path:
-    """The interpreter with vLLM 0.16.0 and speculators 0.3.0."""
-    found = vllm_env.interpreter()
-    if not os.access(found, os.X_OK):
-        missing(f"{found} is not there: make vllm-env")
+def vllm_python(
+    version: vllm_env.Version = "0.16", speculators: vllm_env.Library | None = None
+) -> Path:
+    """The interpreter with that vLLM (0.16 has speculators 0.3.0), and the folder beside it."""
+    found = vllm_env.interpreter(version)
+    wanted = [found] if speculators is None else [found, vllm_env.library(speculators)]
+    for path in wanted:
+        if not os.access(path, os.X_OK):
+            missing(f"{path} is not there: make vllm-env")
     return found

@@ -1,4 +1,4 @@
-"""Run a script under the vLLM environment and read what it found; used by tests/vllm."""
+"""Run a script under one of the vLLM environments and read what it found; used by tests/vllm."""
 
 from __future__ import annotations
 
@@ -8,32 +8,50 @@ import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "vllm" / "scripts"
 AGENT = ROOT / "agent"
+ENVIRONMENTS = ROOT / ".venvs"
 
-#: What an interpreter needs to run vLLM here: no hub, a small cache, the agent and the scripts.
+#: What ``make vllm-env`` makes.
+Version = Literal["0.16", "0.32"]
+Library = Literal["0.4", "0.9"]
+
+#: What an interpreter needs to run vLLM here: no hub, a small cache, threads that do not spin.
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "VLLM_MLA_DISABLE": "1",  # vLLM 0.16 has no MLA on the CPU
 }
+#: The same for vLLM 0.32, where MLA works on the CPU.
+ENVIRONMENT_0_32 = {k: v for k, v in ENVIRONMENT.items() if k != "VLLM_MLA_DISABLE"}
 
 
-def interpreter() -> Path:
-    """Where ``make vllm-env`` puts it; ``EAGLE3_VLLM_PYTHON`` names another."""
-    named = os.environ.get("EAGLE3_VLLM_PYTHON")
-    return Path(named) if named else ROOT / ".venvs" / "vllm-0.16" / "bin" / "python"
+def interpreter(version: Version = "0.16") -> Path:
+    """The environment with that vLLM; 0.16 also holds speculators 0.3.0."""
+    return ENVIRONMENTS / f"vllm-{version}" / "bin" / "python"
 
 
-def environment() -> dict[str, str]:
+def library(speculators: Library) -> Path:
+    """The folder to put before the path: 0.4 fits the environment 0.16, 0.9 fits 0.32."""
+    return ENVIRONMENTS / f"speculators-{speculators}"
+
+
+def environment(version: Version = "0.16", speculators: Library | None = None) -> dict[str, str]:
+    """The variables of a process that runs vLLM here, the agent and the tests on its path."""
     paths = [str(AGENT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    if speculators is not None:
+        paths.insert(0, str(library(speculators)))
+    settings = ENVIRONMENT if version == "0.16" else ENVIRONMENT_0_32
+    return {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def run_script(
@@ -42,14 +60,16 @@ def run_script(
     *arguments: str,
     timeout: float = 240,
     variables: Mapping[str, str] | None = None,
+    version: Version = "0.16",
+    speculators: Library | None = None,
 ) -> dict[str, Any]:
     """Run scripts/NAME with a file to write its JSON object to; fails with the output's tail."""
     report = folder / f"{name}.json"
-    command = [str(interpreter()), str(SCRIPTS / name), str(report), str(folder), *arguments]
+    command = [str(interpreter(version)), str(SCRIPTS / name), str(report), str(folder), *arguments]
     with (folder / f"{name}.log").open("w+b") as log:
         process = subprocess.Popen(
             command,
-            env={**environment(), **(variables or {})},
+            env={**environment(version, speculators), **(variables or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
