@@ -3,6 +3,7 @@
     run.json         what was asked: written once, before anything starts
     events.jsonl     what happened, appended by agent, supervisor and worker
     output.log       the worker's stdout and stderr, raw
+    samples.jsonl    what became of each sample, from the process that writes them to the worker
     gpu.jsonl        HostSample lines while the run went on
     supervisor.json  who guards it: pid, start time, boot id, host
     preflight.json   the check of a queued run, when its turn came
@@ -102,6 +103,10 @@ class RunFolder:
     @property
     def gpu(self) -> Path:
         return self.path / "gpu.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "samples.jsonl"
 
     def stream(self, name: str) -> Path:
         """The file of a ``StreamName``."""

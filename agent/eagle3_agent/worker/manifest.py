@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -96,6 +97,11 @@ class Entry:
     """sha256 of the row's token ids as little-endian int64."""
     mask: str
     """The same of its loss mask."""
+
+
+def digest(values: Sequence[int]) -> str:
+    """sha256 of the values as little-endian int64: what a line says of a row."""
+    return hashlib.sha256(struct.pack(f"<{len(values)}q", *values)).hexdigest()
 
 
 def file_name(index: int, kind: OutputFormat) -> str:
@@ -280,8 +286,8 @@ def all_intact(folder: Path, entries: Sequence[Entry]) -> list[str]:
 
 
 def file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
+    made = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+            made.update(chunk)
+    return made.hexdigest()

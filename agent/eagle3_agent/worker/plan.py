@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import manifest
-from .dataset import Bad, Row, digest
+from .dataset import Bad, Row
 from .engines.base import Sample
 from .errors import DataError
-from .manifest import Entry
+from .manifest import Entry, digest
 
 
 @dataclass

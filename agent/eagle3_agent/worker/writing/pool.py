@@ -1,0 +1,261 @@
+"""Writer threads in the process that captured, bounded by the bytes in their hands.
+
+A sample is written to a temporary name, synced and renamed; then it gets its
+manifest line, then its ledger line.  The first error stops all of it: it is
+told in the ledger, no temporary file is left, and every later call raises.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagle3_agent import runs
+from eagle3_agent.worker import manifest
+from eagle3_agent.worker.engines.base import Output
+from eagle3_agent.worker.manifest import Entry
+
+from . import files, formats
+from .formats import Layout, Misshapen, Sink, Unfit, layout
+from .ledger import Fault, Ledger, Measured, Rejected, Written
+
+__all__ = ["Item", "Layout", "Pool", "PoolFailed", "layout"]
+
+_SYNC_EVERY = 2.0
+"""Seconds between syncs of folder and manifest: how much of a run a power cut can cost.  A resume
+checks every file anyway."""
+
+_ABORT = 8.0
+"""Seconds that ``abort`` waits for threads that are inside of a write or a copy."""
+
+_WATCH = 0.2
+
+
+@dataclass(eq=False)
+class Item:
+    """One captured sample on its way to the disk."""
+
+    index: int
+    input_ids: Sequence[int]
+    loss_mask: Sequence[int]
+    states: Any
+    """CPU tensor, contiguous, in memory that nobody writes to until ``release``: as ``layout``
+    says ``[L, S, H]`` or ``[S, L, H]``, L as asked, repeats repeated."""
+    ready: Callable[[], None]
+    """Blocks until the bytes are there; may raise.  Called by a writer thread."""
+    release: Callable[[], None]
+    """Called exactly once, whatever happens, when the bytes are no longer needed."""
+
+
+class PoolFailed(Exception):
+    """The pool has stopped; its cause is in the ledger already, if that could be written."""
+
+
+Save = Callable[[Item, Output, Sink], None]
+
+
+class Pool:
+    """Takes items from one thread; writes them with ``output.threads`` of its own."""
+
+    def __init__(self, output: Output, save: Save = formats.save) -> None:
+        """Starts the threads.  ``save`` writes an item's bytes; raises Unfit, Misshapen."""
+        self._output, self._save = output, save
+        self._folder = Path(output.folder)
+        self._ledger = Ledger(Path(output.ledger))
+        self._changed = threading.Condition()
+        self._waiting: deque[Item] = deque()
+        self._bytes = 0
+        self._stop = self._ended = False
+        self._cause = ""
+        self._synced = time.monotonic()
+        self.peak = 0
+        """The most bytes of states that were in the pool's hands at once."""
+        self.seconds = 0.0
+        """Checking, serialising, hashing, writing and syncing, summed over the threads."""
+        self._threads = [
+            threading.Thread(target=self._work, name=f"writer-{i}", daemon=True)
+            for i in range(max(1, output.threads))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, item: Item) -> None:
+        """Hand a sample over; waits while ``output.buffer_bytes`` are exceeded.
+
+        One item always passes, however large.  Raises PoolFailed, with the item released.
+        """
+        size = int(item.states.nbytes)
+        try:
+            with self._changed:
+                while not self._stop and self._bytes and not self._fits(size):
+                    self._changed.wait()
+                self._check()
+                self._bytes += size
+                self.peak = max(self.peak, self._bytes)
+                self._waiting.append(item)
+                self._changed.notify_all()
+        except BaseException:
+            item.release()
+            raise
+
+    def _fits(self, size: int) -> bool:
+        return self._bytes + size <= self._output.buffer_bytes
+
+    def tell(self, measured: Measured) -> None:
+        """A line of figures for the run, at most one a second; raises PoolFailed."""
+        self._check()
+        try:
+            self._ledger.append(measured)
+        except OSError as error:
+            self._fail(error)
+            self._check()
+
+    def finish(self, watch: Callable[[], None] | None = None) -> None:
+        """Wait until every sample is on the disk, its name and its line too.
+
+        ``watch`` is called a few times a second meanwhile.  Raises PoolFailed.
+        """
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            while thread.is_alive():
+                thread.join(_WATCH)
+                if watch is not None:
+                    watch()
+        self._check()
+        try:
+            self._sync()
+        except OSError as error:
+            self._fail(error)
+            self._check()
+
+    def abort(self) -> None:
+        """Stop soon and remove what is half-written; callable twice, and after ``finish``."""
+        with self._changed:
+            self._cause = self._cause or "the run was stopped"
+            self._stop = True
+            self._changed.notify_all()
+        deadline = time.monotonic() + _ABORT
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._drop_waiting()
+
+    def _check(self) -> None:
+        if self._stop:
+            raise PoolFailed(self._cause)
+
+    # ---------------------------------------------------------------- the threads
+
+    def _work(self) -> None:
+        while (item := self._next()) is not None:
+            began = time.perf_counter()
+            try:
+                self._write(item)
+            except files.Stopped:
+                pass
+            except BaseException as error:  # told to the run, which ends
+                self._fail(error)
+            finally:
+                self._done(item, time.perf_counter() - began)
+        self._drop_waiting()
+
+    def _next(self) -> Item | None:
+        with self._changed:
+            while not (self._stop or self._waiting or self._ended):
+                self._changed.wait()
+            return self._waiting.popleft() if self._waiting and not self._stop else None
+
+    def _done(self, item: Item, seconds: float) -> None:
+        size = int(item.states.nbytes)
+        try:
+            item.release()
+        except BaseException as error:
+            self._fail(error)
+        with self._changed:
+            self._bytes -= size
+            self.seconds += seconds
+            self._changed.notify_all()
+
+    def _drop_waiting(self) -> None:
+        """Release what nobody will write any more; nothing does after a good end."""
+        while True:
+            with self._changed:
+                if not (self._stop and self._waiting):
+                    return
+                item = self._waiting.popleft()
+            self._done(item, 0.0)
+
+    def _write(self, item: Item) -> None:
+        item.ready()
+        name = manifest.file_name(item.index, self._output.kind)
+        temporary = self._folder / manifest.partial_name(name, os.getpid())
+        try:
+            with files.NewFile(temporary, self._folder / name, lambda: self._stop) as file:
+                self._save(item, self._output, file)
+                file.keep()
+        except Unfit as why:
+            return self._ledger.append(Rejected(item.index, str(why)))
+        entry = Entry(
+            index=item.index,
+            file=name,
+            tokens=len(item.input_ids),
+            bytes=file.size,
+            sha256=file.sha256(),
+            dtype=self._output.dtype,
+            layers=len(self._output.layers),
+            hidden=self._output.hidden,
+            row=manifest.digest(item.input_ids),
+            mask=manifest.digest(item.loss_mask),
+        )
+        manifest.append(self._folder, entry)
+        with self._changed:
+            due = time.monotonic() - self._synced >= _SYNC_EVERY
+            if due:
+                self._synced = time.monotonic()
+        if due:
+            self._sync()
+        self._ledger.append(Written(entry))
+
+    def _sync(self) -> None:
+        """First the names, then the lines that speak of them."""
+        runs.sync_folder(self._folder)
+        if (self._folder / manifest.MANIFEST).exists():
+            files.sync_file(self._folder / manifest.MANIFEST)
+
+    # ---------------------------------------------------------------- the first error
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            first, self._stop = not self._stop, True
+            made = _explained(error, self._folder)
+            if first:
+                self._cause = f"{made.title}: {made.text}" if made.kind != "capture" else made.title
+            self._changed.notify_all()
+        if first:
+            try:
+                self._ledger.append(made)
+            except OSError as unwritten:
+                self._cause += f" (and {self._output.ledger}: {unwritten})"
+
+
+def _explained(error: BaseException, folder: Path) -> Fault:
+    if isinstance(error, Misshapen):
+        return Fault(str(error), "a fault of the engine", "capture")
+    if not isinstance(error, OSError):
+        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        return Fault(f"{type(error).__name__}: {error}".rstrip(": "), trace[-16_000:], "capture")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        # the ledger and the manifest name themselves; a sample's file is the output folder's
+        place = error.filename or folder
+        return Fault(f"no space left on {place}", "free some, then resume the run", "full")
+    reason = error.strerror or error
+    return Fault(f"{folder} cannot be written ({reason})", "resume the run once it can")
