@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,17 @@ from eagle3_agent.protocol.values import (
 
 from .errors import ConsoleError
 from .profile_files import available, file_error, resolve
-from .profile_settings import ALL, BY_KEY, SECTIONS, SETTINGS, Setting, check, from_text, nearest
+from .profile_settings import (
+    ALL,
+    BY_KEY,
+    SECTIONS,
+    SETTINGS,
+    Setting,
+    check,
+    from_text,
+    nearest,
+    size_bytes,
+)
 from .profile_settings import nearest_key as _nearest_key
 
 __all__ = [
@@ -103,6 +114,9 @@ class Problems:
         place = _FROM_SET if key in self.source.overridden else str(self.source.path)
         self.found.append(Finding(place, line, None, key, what, todo))
 
+    def has(self, key: str) -> bool:
+        return any(finding.key == key for finding in self.found)
+
     def raise_if_any(self) -> None:
         if self.found:
             ordered = sorted(self.found, key=lambda f: f.line if f.line is not None else 1 << 30)
@@ -117,6 +131,8 @@ class Source:
     document: tomlkit.TOMLDocument
     overridden: set[str] = field(default_factory=set)
     """Keys whose value came from ``--set``."""
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Where sections and keys stand in the file, from 1; what ``--set`` adds stands nowhere."""
 
     @property
     def name(self) -> str:
@@ -131,8 +147,7 @@ class Source:
 
     def line_of(self, key: str) -> int | None:
         """The line (from 1) on which a key is set, or else its section; None if it has neither."""
-        lines = _lines(self.text())
-        return lines.get(key, lines.get(key.partition(".")[0]))
+        return self.lines.get(key, self.lines.get(key.partition(".")[0]))
 
     def save(self) -> None:
         """Replace the file whole.  Raises ConsoleError when it cannot be written."""
@@ -201,7 +216,7 @@ def read(path: Path) -> Source:
 def parse(text: str, path: Path) -> Source:
     """As ``read``, from a text; ``path`` names it in messages and resolves relative paths."""
     try:
-        return Source(path, tomlkit.parse(text))
+        return Source(path, tomlkit.parse(text), lines=_lines(text))
     except ParseError as problem:
         what = str(problem).rsplit(" at line", 1)[0]
         line, column = problem.line, problem.col
@@ -374,14 +389,34 @@ def _across(values: Mapping[str, Any], problems: Problems) -> None:
             "engine would cut samples without a word",
             "raise model.max_model_len or lower data.seq_length",
         )
-    for key in ("engine.script", "engine.args"):
-        if key in values and values.get("engine.name", "auto") != "script":
-            problems.add(
-                key, "belongs to engine script, which is not part of this release", "remove it"
-            )
+    _engine_across(values, problems)
     data, output = values.get("data.path"), values.get("output.dir")
     if data is not None and data == output:
         problems.add("output.dir", "is the data's own path", "name another folder")
+
+
+def _engine_across(values: Mapping[str, Any], problems: Problems) -> None:
+    name = values.get("engine.name", EngineSection.name)
+    if name == "script" and "engine.script" not in values and not problems.has("engine.script"):
+        example = BY_KEY["engine.script"].example
+        problems.add(
+            "engine.script",
+            "is missing, and engine script runs it",
+            f"write script = {example} in [engine]",
+        )
+    for key in ("engine.script", "engine.args"):
+        if key in values and name != "script":
+            problems.add(
+                key, "belongs to engine script", 'remove it, or write name = "script" in [engine]'
+            )
+    tokens, seqs = values.get("engine.max_num_batched_tokens"), values.get("engine.max_num_seqs")
+    if tokens is not None and seqs is not None and tokens < seqs:
+        problems.add(
+            "engine.max_num_batched_tokens",
+            f"{tokens} is less than engine.max_num_seqs {seqs}, and each sample in flight takes "
+            "a token at least",
+            "raise engine.max_num_batched_tokens or lower engine.max_num_seqs",
+        )
 
 
 def _resolved(name: str, values: Mapping[str, Any]) -> Profile:
@@ -394,6 +429,9 @@ def _resolved(name: str, values: Mapping[str, Any]) -> Profile:
     model = section("model")
     if "gpu_memory_utilization" in model:
         model["gpu_memory_utilization"] = float(model["gpu_memory_utilization"])
+    output = section("output")
+    if "buffer" in output:
+        output["buffer_bytes"] = size_bytes(output.pop("buffer"))
     engine = section("engine")
     engine["args"] = tuple(engine.get("args", ()))
     return Profile(
@@ -402,7 +440,7 @@ def _resolved(name: str, values: Mapping[str, Any]) -> Profile:
         model=ModelSection(**model),
         capture=CaptureSection(tuple(values["capture.layers"])),
         data=DataSection(**data),
-        output=OutputSection(**section("output")),
+        output=OutputSection(**output),
         engine=EngineSection(**engine),
     )
 
@@ -418,7 +456,7 @@ def template() -> str:
         lines.append(f"[{section}]")
         for setting in own:
             mark = "" if setting.required else "# "
-            lines.append(f"# {setting.doc}")
+            lines += textwrap.wrap(setting.doc, 96, initial_indent="# ", subsequent_indent="# ")
             lines.append(f"{mark}{setting.name} = {setting.example}")
         lines.append("")
     return "\n".join(lines)

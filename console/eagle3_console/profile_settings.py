@@ -10,13 +10,17 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Literal
 
-Kind = Literal["text", "path", "integer", "number", "boolean", "choice", "integers", "texts", "env"]
+Kind = Literal[
+    "text", "path", "integer", "number", "size", "boolean", "choice", "integers", "texts", "env"
+]
 
 #: What the wire and every library take without overflow; nobody has a larger real value.
 _INTEGER_MAX = 2**31 - 1
 _TEXT_MAX = 4096
+_SIZE_MAX = 1024**5
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 #: The one word that stands for "no limit" where a number is expected.
@@ -39,6 +43,7 @@ class Setting:
     doc: str
     required: bool = False
     minimum: int = 1
+    maximum: int = _INTEGER_MAX
     choices: tuple[str, ...] = ()
     takes_all: bool = False
     """The word ``all`` is a value too, and means None."""
@@ -137,8 +142,17 @@ SETTINGS: tuple[Setting, ...] = (
         "data",
         "seq_length",
         "integer",
-        "longer samples are cut to so many tokens, default 2048",
+        "the most tokens of a sample, default 2048; what becomes of a longer one: too_long",
         example="2048",
+    ),
+    Setting(
+        "data",
+        "too_long",
+        "choice",
+        "truncate cuts a longer sample and its loss mask, skip leaves it out and lists it (the run "
+        "then ends incomplete); default truncate",
+        choices=("truncate", "skip"),
+        example='"truncate"',
     ),
     Setting(
         "output",
@@ -157,22 +171,67 @@ SETTINGS: tuple[Setting, ...] = (
         example='"speculators-pt"',
     ),
     Setting(
+        "output",
+        "writer_threads",
+        "integer",
+        "threads that serialise, hash and sync sample files; left out, the worker chooses; more "
+        "help while the model waits for the disk, up to what the disk takes",
+        maximum=256,
+        example="8",
+    ),
+    Setting(
+        "output",
+        "buffer",
+        "size",
+        "host memory for states on their way to the disk; left out, the worker chooses; more "
+        "rides out a slow moment of the disk, when it is full the model waits",
+        minimum=1024**2,
+        maximum=_SIZE_MAX,
+        example='"8GiB"',
+    ),
+    Setting(
         "engine",
         "name",
         "choice",
-        "auto takes speculators where it is installed, else transformers",
+        "auto takes speculators where 0.3 or 0.4 is installed, else vllm where vLLM is, else "
+        "transformers; script runs a file of your own",
         choices=("auto", "speculators", "transformers", "script", "vllm"),
         example='"auto"',
     ),
-    Setting("engine", "script", "text", "for engine script: the file to run"),
-    Setting("engine", "args", "texts", "for engine script: its arguments"),
+    Setting(
+        "engine",
+        "script",
+        "path",
+        "for engine script: the Python file on the host that extracts with speculators",
+        example='"/root/02_extract_hidden_states.py"',
+    ),
+    Setting(
+        "engine",
+        "args",
+        "texts",
+        "for engine script: its arguments",
+        example='["--batch-size", "8"]',
+    ),
+    Setting(
+        "engine",
+        "max_num_batched_tokens",
+        "integer",
+        "engines vllm and speculators: tokens of one step of the model; left out, the engine "
+        "chooses; more fills the GPU better and takes more of its memory, longer samples are split",
+        example="8192",
+    ),
+    Setting(
+        "engine",
+        "max_num_seqs",
+        "integer",
+        "engines vllm and speculators: samples in flight; left out, the engine chooses; more keeps "
+        "steps full where samples are short",
+        example="256",
+    ),
 )
 
 BY_KEY: dict[str, Setting] = {setting.key: setting for setting in SETTINGS}
 SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(setting.section for setting in SETTINGS))
-
-#: Engines whose names are reserved: profiles that use them are understood and refused.
-NOT_YET = ("script", "vllm")
 
 
 def nearest(name: str, candidates: Sequence[str]) -> str | None:
@@ -202,8 +261,8 @@ def from_text(setting: Setting, text: str) -> Any:
     ``check`` then says what is wrong with it, in the same words as for a file.
     """
     text = text.strip() if setting.kind not in ("text", "path") else text
-    if setting.kind in ("integer", "integers") and _INT.fullmatch(text):
-        return int(text) if setting.kind == "integer" else [int(text)]
+    if setting.kind in ("integer", "integers", "size") and _INT.fullmatch(text):
+        return [int(text)] if setting.kind == "integers" else int(text)
     if setting.kind == "number" and _NUMBER.fullmatch(text):
         return float(text)
     if setting.kind == "boolean" and text in ("true", "false"):
@@ -274,13 +333,47 @@ def _check_integer(setting: Setting, value: Any) -> list[Fault]:
     wanted = f'a whole number or "{ALL}"' if setting.takes_all else "a whole number"
     if isinstance(value, bool) or not isinstance(value, int):
         return _wrong_type(setting, value, wanted)
-    if not setting.minimum <= value <= _INTEGER_MAX:
+    if not setting.minimum <= value <= setting.maximum:
         return [
             Fault(
                 f"{value} is out of range" if abs(value) < 10**18 else "is out of range",
-                f"write {wanted} from {setting.minimum} to {_INTEGER_MAX}",
+                f"write {wanted} from {setting.minimum} to {setting.maximum}",
             )
         ]
+    return []
+
+
+_SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*([a-z]+)", re.IGNORECASE)
+_UNITS = {
+    "b": 1,
+    **{f"{letter}ib": 1024**i for i, letter in enumerate("kmgt", start=1)},
+    **{f"{letter}b": 1000**i for i, letter in enumerate("kmgt", start=1)},
+}
+
+
+def size_bytes(value: Any) -> int | None:
+    """``8GiB``, ``1.5 GB`` or a whole number of bytes; None for what is no size."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    unit = _UNITS.get(found[2].lower()) if found else None
+    return round(Decimal(found[1]) * unit) if found and unit else None
+
+
+def _check_size(setting: Setting, value: Any) -> list[Fault]:
+    if isinstance(value, (bool, float, list, dict)) or not isinstance(value, (int, str)):
+        return _wrong_type(setting, value, "a size")
+    count = size_bytes(value)
+    if count is None:
+        return [
+            Fault(
+                f"{_shown(value)} is no size",
+                f"write a number with KiB, MiB, GiB or TiB, such as {setting.example}, "
+                "or a whole number of bytes",
+            )
+        ]
+    if not setting.minimum <= count <= setting.maximum:
+        return [Fault(f"{_shown(value)} is out of range", "write a size from 1MiB to 1024TiB")]
     return []
 
 
@@ -304,13 +397,6 @@ def _check_choice(setting: Setting, value: Any) -> list[Fault]:
         close = nearest(value, setting.choices)
         todo = f'did you mean "{close}"? (one of {listed})' if close else f"write one of {listed}"
         return [Fault(f"{_shown(value)} is not known", todo)]
-    if setting.key == "engine.name" and value in NOT_YET:
-        return [
-            Fault(
-                f'engine "{value}" is not part of this release',
-                'use "auto", "speculators" or "transformers"',
-            )
-        ]
     return []
 
 
@@ -334,6 +420,8 @@ def _check_integers(setting: Setting, value: Any) -> list[Fault]:
 def _check_texts(setting: Setting, value: Any) -> list[Fault]:
     if not isinstance(value, list) or any(not isinstance(v, str) for v in value):
         return _wrong_type(setting, value, "a list of texts")
+    if any("\0" in text for text in value):
+        return [Fault("holds a NUL character", "remove it")]
     return []
 
 
@@ -360,6 +448,7 @@ _CHECKS: dict[Kind, Callable[[Setting, Any], list[Fault]]] = {
     "path": _check_text,
     "integer": _check_integer,
     "number": _check_number,
+    "size": _check_size,
     "boolean": _check_boolean,
     "choice": _check_choice,
     "integers": _check_integers,

@@ -117,6 +117,9 @@ def report_object(value: Report, target: str) -> dict[str, Any]:
 def compat(value: Compat) -> list[Line]:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(value.versions.items()))
     lines: list[Line] = [(versions or "no version could be read", "bold")]
+    if value.engine and not value.findings:
+        words = f"engine {value.engine}: no patch bears on it; {value.seconds:.1f} s"
+        return [*lines, (words, ""), *((f"  ! {p}", "amber") for p in value.problems)]
     for finding in value.findings:
         lines += _finding(finding)
     counts = dict.fromkeys(_FINDINGS, 0)

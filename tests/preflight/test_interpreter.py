@@ -67,6 +67,7 @@ def test_auto_blocks_when_no_engine_fits_and_says_what_to_install() -> None:
     found = verdict({"torch": "2.10.0"})
     assert found.status == "block"
     assert "pip install torch vllm==0.16.0 speculators==0.3.0 'transformers>=4.57,<5'" in found.todo
+    assert "pip install torch vllm transformers safetensors\n" in found.todo
 
 
 def test_what_the_engine_lacks_blocks_by_name() -> None:
@@ -76,11 +77,38 @@ def test_what_the_engine_lacks_blocks_by_name() -> None:
     assert "/venv/bin/python -m pip install vllm==0.16.0 safetensors" in found.todo
 
 
-@pytest.mark.parametrize("name", ["script", "vllm"])
-def test_an_engine_of_a_later_release_blocks(name: str) -> None:
-    found = verdict(GOOD, wanted=name)
+def test_engine_vllm_needs_no_speculators() -> None:
+    found = verdict({**without("speculators"), "transformers": "5.1.0"}, wanted="vllm")
+    assert (found.status, "engine vllm" in found.saw) == ("pass", True)
+    found = verdict(without("speculators", "vllm", "torch"), wanted="vllm")
+    assert "missing: torch, vllm" in found.saw
+    assert found.todo.endswith("-m pip install torch vllm")
+
+
+@pytest.mark.parametrize("version", ["0.16.0", "0.20.2", "0.32.0"])
+def test_the_vllms_that_were_tried_pass(version: str) -> None:
+    assert verdict({**GOOD, "vllm": version}, wanted="vllm").status == "pass"
+
+
+def test_a_vllm_that_was_not_tried_warns_and_says_what_was() -> None:
+    found = verdict({**GOOD, "vllm": "0.25.1"}, wanted="vllm")
+    assert found.status == "warn"
+    assert "0.16.0, 0.20.2 (on GPUs) and 0.32.0" in found.why
+
+
+@pytest.mark.parametrize("name", ["vllm", "speculators", "script"])
+def test_a_vllm_from_before_the_interfaces_blocks(name: str) -> None:
+    found = verdict({**GOOD, "vllm": "0.10.2"}, wanted=name)
     assert found.status == "block"
-    assert "not part of this release" in found.saw
+    assert f"the engine {name} needs vLLM 0.11 or newer" in found.saw
+
+
+def test_a_script_takes_what_speculators_takes() -> None:
+    assert verdict(GOOD, wanted="script").status == "pass"
+    found = verdict(without("speculators"), wanted="script")
+    assert "missing: speculators" in found.saw
+    found = verdict({**GOOD, "speculators": "0.9.0"}, wanted="script")
+    assert (found.status, 'Set engine.name to "vllm"' in found.todo) == ("block", True)
 
 
 def test_an_old_python_blocks() -> None:
@@ -100,6 +128,7 @@ def test_speculators_of_the_other_generation_blocks() -> None:
     found = verdict({**GOOD, "speculators": "0.5.0.dev12"}, wanted="speculators")
     assert found.status == "block"
     assert "speculators==0.3.0" in found.todo
+    assert 'Set engine.name to "vllm"' in found.todo
 
 
 @pytest.mark.parametrize("change", [{"vllm": "0.18.1"}, {"speculators": "0.4.0"}])
@@ -141,7 +170,8 @@ def test_a_version_is_compared_by_its_numbers(text: str, key: tuple[int, ...]) -
     [
         (GOOD, "speculators"),
         ({**GOOD, "speculators": "0.4.2"}, "speculators"),
-        ({**GOOD, "speculators": "0.5.0"}, "transformers"),
+        ({**GOOD, "speculators": "0.5.0"}, "vllm"),
+        (without("speculators"), "vllm"),
         (without("vllm"), "transformers"),
         (without("torch", "vllm"), "auto"),
         ({}, "auto"),

@@ -124,7 +124,9 @@ def test_a_judge_that_fails_is_a_warning() -> None:
 
 
 def test_every_check_is_in_the_catalogue_once_and_says_what_silence_means() -> None:
-    assert tuple(c.id for c in catalogue.CHECKS) == IDS
+    assert tuple(c.id for c in catalogue.for_profile(profile())) == IDS
+    asked = profile(engine_name="script", engine_script="/s.py")
+    assert [c.id for c in catalogue.for_profile(asked)] == [IDS[0], "script", *IDS[1:]]
     for check in catalogue.CHECKS:
         assert check.title
         assert check.needs

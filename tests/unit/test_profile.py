@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_agent.protocol.values import Profile
+from eagle3_agent.protocol.values import EngineSection, Profile
 from eagle3_console import profile
 from eagle3_console.errors import ConsoleError, ExitCode
 from eagle3_console.profile_settings import SETTINGS
@@ -54,8 +54,9 @@ seq_length = 4096
 [output]
 dir = "hidden"
 format = "safetensor"
+buffer = "8G"
 [engine]
-name = "vllm"
+name = "vlm"
 """
     assert _findings(text) == [
         "/profiles/p.toml:1: name: no such key at the top level; did you mean engine.name?",
@@ -77,8 +78,10 @@ name = "vllm"
         "to start from; write the whole path, from /",
         '/profiles/p.toml:15: output.format: "safetensor" is not known; '
         'did you mean "safetensors"? (one of speculators-pt, safetensors)',
-        '/profiles/p.toml:17: engine.name: engine "vllm" is not part of this release; '
-        'use "auto", "speculators" or "transformers"',
+        '/profiles/p.toml:16: output.buffer: "8G" is no size; write a number with KiB, MiB, GiB or '
+        'TiB, such as "8GiB", or a whole number of bytes',
+        '/profiles/p.toml:18: engine.name: "vlm" is not known; did you mean "vllm"? '
+        "(one of auto, speculators, transformers, script, vllm)",
         '/profiles/p.toml: model.path: is missing; write path = "/shared/my-model" in [model]',
     ]
 
@@ -99,8 +102,19 @@ name = "vllm"
         ("data.max_samples", "99999999999", "out of range"),
         ("output.dir", "/", "is the root of the file system"),
         ("output.dir", "/data/train.jsonl", "is the data's own path"),
-        ("engine.name", "script", 'engine "script" is not part of this release'),
-        ("engine.script", "x.py", "belongs to engine script"),
+        ("data.too_long", "cut", '"cut" is not known; write one of truncate, skip'),
+        ("output.writer_threads", "0", "write a whole number from 1 to 256"),
+        ("output.writer_threads", "257", "257 is out of range"),
+        ("output.buffer", "8G", '"8G" is no size'),
+        ("output.buffer", "-5GiB", '"-5GiB" is no size'),
+        ("output.buffer", "2MiBs", '"2MiBs" is no size'),
+        ("output.buffer", "1KiB", '"1KiB" is out of range; write a size from 1MiB to 1024TiB'),
+        ("output.buffer", "2000TiB", "is out of range"),
+        ("output.buffer", "1048575", "1048575 is out of range"),
+        ("engine.max_num_batched_tokens", "0", "0 is out of range"),
+        ("engine.max_num_seqs", "many", "expected a whole number"),
+        ("engine.script", "/x.py", "belongs to engine script"),
+        ("engine.args", "[-v]", "belongs to engine script"),
         ("model.path", "", "is empty"),
         ("model.path", "/a\x1b[31m", "control character"),
     ],
@@ -175,6 +189,59 @@ def test_set_makes_missing_sections_and_types_values() -> None:
     assert made.output.dir == "/data/3"
 
 
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("8GiB", 8 * 1024**3),
+        ("1.5 gb", 1_500_000_000),
+        ("512MiB", 512 * 1024**2),
+        ("1048576", 1024**2),
+        ("2000000 B", 2_000_000),
+    ],
+)
+def test_a_size_is_a_number_with_its_unit(text: str, count: int) -> None:
+    source = profile.parse(PROFILE_TEXT, HERE)
+    profile.set_values(source, [f"output.buffer={text}"])
+    assert profile.build(source).output.buffer_bytes == count
+    assert source.plain()["output"]["buffer"] in (text, count)
+
+
+def test_the_knobs_of_an_extraction_reach_the_profile() -> None:
+    text = PROFILE_TEXT.replace("[data]", '[data]\ntoo_long = "skip"').replace(
+        "[output]", "[output]\nwriter_threads = 4\nbuffer = 2147483648"
+    )
+    text += '[engine]\nname = "vllm"\nmax_num_batched_tokens = 16384\nmax_num_seqs = 64\n'
+    made = profile.build(profile.parse(text, HERE))
+    assert made.data.too_long == "skip"
+    assert (made.output.writer_threads, made.output.buffer_bytes) == (4, 2 * 1024**3)
+    assert made.engine == EngineSection("vllm", None, (), 16384, 64)
+    plain = profile.build(profile.parse(PROFILE_TEXT, HERE))
+    assert plain.data.too_long == "truncate"
+    assert (plain.output.writer_threads, plain.output.buffer_bytes) == (None, None)
+    assert plain.engine == EngineSection()
+
+
+def test_a_script_is_named_by_a_whole_path_and_takes_arguments() -> None:
+    sets = ("engine.name=script", "engine.script=/s/02.py", "engine.args=[--batch-size, 8]")
+    made = _build(PROFILE_TEXT, sets, local=False)
+    assert made.engine == EngineSection("script", "/s/02.py", ("--batch-size", "8"))
+    assert _findings(PROFILE_TEXT, ("engine.name=script",)) == [
+        "/profiles/p.toml: engine.script: is missing, and engine script runs it; "
+        'write script = "/root/02_extract_hidden_states.py" in [engine]'
+    ]
+    (finding,) = _findings(PROFILE_TEXT, ("engine.name=script", "engine.script=02.py"))
+    assert 'engine.script: "02.py" is relative' in finding
+    (finding,) = _findings(PROFILE_TEXT, ("engine.name=script", "engine.script="))
+    assert "engine.script: is empty" in finding
+
+
+def test_a_step_holds_a_token_of_each_sample() -> None:
+    (finding,) = _findings(
+        PROFILE_TEXT, ("engine.max_num_batched_tokens=10", "engine.max_num_seqs=11")
+    )
+    assert "10 is less than engine.max_num_seqs 11" in finding
+
+
 def test_wrong_assignments_are_reported_together() -> None:
     assert _findings(PROFILE_TEXT, ("data.max_sample=3", "oops", "=4", "modle.path=/x")) == [
         "--set: data.max_sample: no such key; did you mean data.max_samples?",
@@ -246,7 +313,7 @@ def test_the_template_is_a_right_profile_with_every_setting() -> None:
     uncommented = "\n".join(
         line for line in every.split("\n") if line.startswith("[") or " = " in line
     )
-    profile.build(profile.parse(uncommented, HERE))
+    _build(uncommented, ("engine.name=script",), local=False)
 
 
 def test_saving_replaces_the_file_whole(tmp_path: Path) -> None:

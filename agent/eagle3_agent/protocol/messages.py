@@ -17,6 +17,7 @@ from .values import (
     PatchFinding,
     Problem,
     Profile,
+    ReferenceDtype,
     Report,
     RunDetail,
     RunSummary,
@@ -157,6 +158,10 @@ class Verify:
     id: int
     run: str
     samples: int = 3
+    """The longest and the shortest are always among them; 0 checks the files alone."""
+    seed: int | None = None
+    """Draws the others; None draws a seed too, and the report says it."""
+    dtype: ReferenceDtype = "auto"
 
 
 @dataclass(frozen=True)
@@ -256,6 +261,8 @@ class Compat:
     seconds: float
     problems: tuple[str, ...] = ()
     """What could not be looked at in that interpreter, and why."""
+    engine: str = ""
+    """The engine that would run, whose patches these are."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from eagle3_agent import archive
+from eagle3_agent.preflight import engine
 from eagle3_agent.preflight.check import Outcome
+from eagle3_agent.preflight.compat import relevant
+from eagle3_agent.preflight.interpreter_facts import InterpreterFacts
 from eagle3_agent.protocol import ProtocolError, dumps, from_json
 from eagle3_agent.protocol.messages import Compat
 from eagle3_agent.protocol.values import PatchFinding, Profile, VerifyReport
@@ -48,7 +51,7 @@ async def preflight(profile: Profile, deep: bool = False) -> Outcome:
 
 
 async def compat(profile: Profile, number: int) -> Compat:
-    """Which patches the profile's interpreter needs; raises Refusal."""
+    """Which patches the engine needs in the profile's interpreter; raises Refusal."""
     began, what = time.monotonic(), "The compatibility check"
     request = dumps({"profile": profile}).encode("ascii")
     with scratch("probe") as folder:
@@ -57,7 +60,10 @@ async def compat(profile: Profile, number: int) -> Compat:
         data = await _ask_worker(profile, arguments, file, request, what, _PROBE)
     report = _parse(_ProbeReport, data, what)
     seconds = time.monotonic() - began
-    return Compat(number, report.findings, report.versions, seconds, report.problems)
+    seen = InterpreterFacts(profile.host.python, dists=report.versions)
+    chosen = engine.choose(profile.engine.name, seen)
+    findings = relevant(report.findings, chosen)
+    return Compat(number, findings, report.versions, seconds, report.problems, chosen)
 
 
 async def verify(run: RunFolder, profile: Profile, samples: int) -> VerifyReport:

@@ -43,8 +43,9 @@ def add(commands: arguments.Commands) -> None:
         compat,
         "Each patch is needed, not needed, or it cannot be told, with the evidence. A run applies\n"
         "the needed ones inside its own process; no installed file is ever changed.\n\n"
-        "With --json: target, versions {distribution: version}, findings [{patch, title, status,\n"
-        "evidence, symptom, cause, change, until}], seconds, problems [what could not be seen].",
+        "With --json: target, engine, versions {distribution: version}, findings [{patch, title,\n"
+        "status, evidence, symptom, cause, change, until}], seconds, problems [what could not be\n"
+        "seen].",
         "  eagle3-console compat root@gpu-01 -p kimi-k2.5",
     )
     arguments.target(parser)
@@ -98,6 +99,7 @@ async def compat(args: argparse.Namespace, terminal: Terminal) -> int:
     terminal.object(
         {
             "target": args.target,
+            "engine": found.engine,
             "versions": found.versions,
             "findings": to_json(found.findings),
             "seconds": found.seconds,
