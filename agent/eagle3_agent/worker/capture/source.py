@@ -1,0 +1,163 @@
+"""Where a model's states can be had, found by looking at the model: its interface, or hooks.
+
+State i is the residual stream after decoder layer i.  Nothing of the model is replaced:
+its own forward runs, and hooks see what its modules take and give.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .refusals import CaptureRefused
+
+Put = Callable[[int, Any, Any], None]
+"""Takes (layer, hidden, residual or None): the state after a layer, whole or in two summands."""
+Fail = Callable[[str], None]
+"""Takes what went wrong; the step ends with it."""
+
+#: Parts of a multimodal model whose layers are not the decoder's.
+_OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder|mtp|draft", re.IGNORECASE)
+
+
+def attach(model: Any, layers: Sequence[int], count: int, put: Put, fail: Fail) -> str:
+    """Register what calls ``put`` for each distinct layer in each forward; says it in words.
+
+    ``count``: decoder layers of the model.  Raises CaptureRefused.
+    """
+    decoder, modules = find_decoder(model, count)
+    distinct = sorted(set(layers))
+    inner = [i for i in distinct if i < count - 1]
+    if inner and _interface(model, inner):
+        _hook_interface(model, inner, put, fail)
+        source = f"vLLM's SupportsEagle3 for {_layers(inner)}"
+        last = [i for i in distinct if i not in inner]
+        return f"{source}, {_last(decoder, modules, put, fail)}" if last else source
+    sums = _residual_is_summand(decoder, modules)
+    for index in distinct:
+        modules[index].register_forward_hook(_from_layer(index, sums, put, fail))
+    return f"forward hooks on {_layers(distinct)}"
+
+
+def find_decoder(model: Any, count: int) -> tuple[Any, Any]:
+    """The module that holds the list of ``count`` decoder layers, and that list.
+
+    Found by structure, inside a multimodal wrapper too; raises CaptureRefused when there is
+    none.
+    """
+    language = getattr(model, "get_language_model", None)
+    root = language() if callable(language) else model
+    for name, module in root.named_modules():
+        layers: Any = getattr(module, "layers", None)
+        fits = hasattr(layers, "register_forward_hook") and hasattr(layers, "__len__")
+        if fits and not _OTHER_TOWERS.search(name) and len(layers) == count:
+            return module, layers
+    raise CaptureRefused(
+        f"{type(model).__name__} has no list of {count} decoder layers: use engine transformers"
+    )
+
+
+def _interface(model: Any, layers: Sequence[int]) -> bool:
+    """Have the model give the states after ``layers``, if it offers to.
+
+    vLLM's id i is the input of layer i: the state after layer i - 1.  The state after the last
+    layer has an id in some releases and models only, and is silently left out by the others,
+    so it is never asked for.
+    """
+    from vllm.model_executor.models.interfaces import supports_eagle3
+
+    if not supports_eagle3(model):
+        return False
+    try:
+        model.set_aux_hidden_state_layers(tuple(i + 1 for i in layers))
+    except (AssertionError, AttributeError, NotImplementedError):
+        return False  # a wrapper that offers it around a model that does not
+    return True
+
+
+def _hook_interface(model: Any, layers: Sequence[int], put: Put, fail: Fail) -> None:
+    def caught(module: Any, args: Any, output: Any) -> Any:
+        if not isinstance(output, tuple) or len(output) != 2:
+            fail(f"{type(module).__name__} returned no auxiliary states")
+            return None
+        hidden, states = output
+        if len(states) != len(layers):
+            fail(f"{type(module).__name__} returned {len(states)} states for {_layers(layers)}")
+        else:
+            for layer, state in zip(layers, states):
+                put(layer, state, None)
+        return hidden  # what vLLM's runner expects of a model without a draft
+
+    model.register_forward_hook(caught)
+
+
+def _last(decoder: Any, modules: Any, put: Put, fail: Fail) -> str:
+    """The state after the last layer: what the final norm takes, else what the layer gives."""
+    index = len(modules) - 1
+    norm = final_norm(decoder)
+    if norm is None:
+        sums = _residual_is_summand(decoder, modules)
+        modules[index].register_forward_hook(_from_layer(index, sums, put, fail))
+        return f"a forward hook on {_layers([index])}"
+    uses_residual = _norm_adds(norm)
+
+    def caught(module: Any, args: Any) -> None:
+        residual = args[1] if len(args) > 1 and uses_residual else None
+        put(index, args[0], residual)
+
+    norm.register_forward_pre_hook(caught)
+    return f"the final norm's input for {_layers([index])}"
+
+
+def final_norm(decoder: Any) -> Any:
+    """The norm after the last layer: the decoder's own child of that name; None if not found."""
+    for name in ("norm", "final_layernorm", "ln_f", "final_norm"):
+        norm = getattr(decoder, name, None)
+        if hasattr(norm, "register_forward_pre_hook") and hasattr(norm, "weight"):
+            return norm
+    return None
+
+
+def _from_layer(index: int, sums: bool, put: Put, fail: Fail) -> Any:
+    def caught(module: Any, args: Any, output: Any) -> None:
+        if hasattr(output, "shape"):
+            put(index, output, None)
+        elif isinstance(output, tuple) and len(output) == 2 and hasattr(output[0], "shape"):
+            put(index, output[0], output[1] if sums else None)
+        else:
+            fail(f"{type(module).__name__} returns neither a state nor (state, residual)")
+
+    return caught
+
+
+def _residual_is_summand(decoder: Any, modules: Any) -> bool:
+    """Whether a layer's second output belongs to its state.
+
+    In most models it does; in Cohere's the first one is whole and the second is left over,
+    which shows at the final norm: it takes both and adds nothing.
+    """
+    norm = final_norm(decoder)
+    return norm is None or _norm_adds(norm)
+
+
+def _norm_adds(norm: Any) -> bool:
+    """Try the norm: does the residual change what it returns?  True where it takes none."""
+    import torch
+
+    weight = norm.weight
+    rows = torch.linspace(-1, 1, 2 * weight.shape[-1], device=weight.device, dtype=weight.dtype)
+    rows = rows.view(2, -1)
+    try:
+        with torch.inference_mode():
+            one, _ = norm(rows.clone(), rows.flip(1).clone())
+            other, _ = norm(rows.clone(), (rows * rows).clone())
+    except (TypeError, ValueError):
+        return True
+    return not torch.equal(one, other)
+
+
+def _layers(indices: Sequence[int]) -> str:
+    """``layer 3``, ``layers 1, 3, 5``."""
+    name = "layer" if len(indices) == 1 else "layers"
+    return f"{name} {', '.join(map(str, indices))}"
