@@ -19,6 +19,7 @@ from eagle3_agent.preflight.data_facts import PROBE, DataFacts
 from eagle3_agent.preflight.model_facts import PROBE as MODEL
 from eagle3_agent.preflight.model_facts import ModelFacts
 from eagle3_agent.preflight.tally import Limits, Tally
+from eagle3_agent.rowrules import RowError
 from eagle3_agent.protocol.values import Profile, Verdict
 from support.preflight import gather, profile
 
@@ -158,7 +159,7 @@ def test_usable_rows(row: dict[str, Any], tokens: int) -> None:
     ],
 )
 def test_rows_that_the_worker_will_skip(row: Any, words: str) -> None:
-    with pytest.raises(tally.Unusable, match=words):
+    with pytest.raises(RowError, match=words):
         tally.look(row)
 
 

@@ -44,7 +44,7 @@ class CharacterTokenizer:
     def __init__(self, template: Template, *, is_fast: bool = True) -> None:
         self._template, self.is_fast = template, is_fast
 
-    def get_chat_template(self) -> str:
+    def get_chat_template(self, *, tools: Any = None) -> str:
         return "{% for m in messages %}"
 
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> str:

@@ -62,7 +62,7 @@ def test_bad_rows_are_skipped_with_their_reason(asked: Profile, tmp_path: Path) 
     assert tiny.skipped(run) == {
         1: "line 2: not JSON: Expecting ',' delimiter at column 20",
         2: "line 3: empty: no token",
-        3: "line 4: neither input_ids, messages nor conversations is a list",
+        3: "line 4: neither input_ids, messages nor conversations is a list (keys: )",
         4: "line 5: token id 320 is outside the vocabulary of 320",
         5: "line 6: token id -1 is outside the vocabulary of 320",
         6: "line 7: loss_mask has 1 entries, input_ids 2",
@@ -70,7 +70,7 @@ def test_bad_rows_are_skipped_with_their_reason(asked: Profile, tmp_path: Path) 
         9: "line 10: empty conversation",
         10: "line 11: no assistant turn",
         11: "line 12: not UTF-8 at byte 1",
-        12: "line 13: not an object",
+        12: "line 13: not an object but a list",
         13: "line 14: input_ids is no list of integers",
     }
     last = tiny.progress(run)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from eagle3_agent.worker.conversations import ChatEncoder, Encoded, RowError, messages_of
+from eagle3_agent.rowrules import RowError, messages_of
+from eagle3_agent.worker.conversations import ChatEncoder, Encoded
 from support.characters import CharacterTokenizer, Template, chatml, counting, opening, thinking
 
 

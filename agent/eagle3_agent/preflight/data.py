@@ -7,6 +7,7 @@ from eagle3_agent.protocol.values import Profile, Verdict
 from .check import Check, Facts
 from .data_facts import PROBE, DataFacts
 from .model_facts import PROBE as MODEL
+from .tally import Tally
 from .text import number, plural, show, size
 
 _CONVERT = (
@@ -91,16 +92,23 @@ def _doubts(seen: DataFacts, facts: Facts, profile: Profile) -> list[tuple[str, 
                 "Set both to the same number.",
             )
         )
-    if tally.cut and 2 * tally.cut > tally.rows - tally.broken:
-        found.append(
-            (
-                f"{number(tally.cut)} of {plural(tally.rows, 'row')} are longer than "
-                f"data.seq_length {profile.data.seq_length} and will be cut "
-                f"(longest {number(tally.longest)})",
-                "Raise data.seq_length if whole conversations are wanted.",
-            )
-        )
+    found += _too_long(tally, profile)
     return found
+
+
+def _too_long(tally: Tally, profile: Profile) -> list[tuple[str, str]]:
+    """Cutting is worth a word where it is the rule; every row that is skipped is."""
+    skip = profile.data.too_long == "skip"
+    if not tally.cut or not (skip or 2 * tally.cut > tally.rows - tally.broken):
+        return []
+    what = (
+        f"{number(tally.cut)} of {plural(tally.rows, 'row')} are longer than data.seq_length "
+        f"{profile.data.seq_length} and will be {'skipped' if skip else 'cut'} "
+        f"(longest {number(tally.longest)})"
+    )
+    if skip:
+        return [(what, "Raise data.seq_length, or set data.too_long to truncate.")]
+    return [(what, "Raise data.seq_length if whole conversations are wanted.")]
 
 
 CHECK = Check(

@@ -5,16 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3_agent import rowrules
+from eagle3_agent.rowrules import RowError, Talk
+
 #: Characters that make about one token of English text.
 CHARACTERS_A_TOKEN = 4
-
-_ASSISTANT = frozenset(("gpt", "assistant", "model", "bot", "chatgpt", "function_call"))
-_OTHER = ("human", "user", "system", "developer", "tool", "observation", "function")
-_ROLES = _ASSISTANT | frozenset(_OTHER)
-
-
-class Unusable(Exception):
-    """Why the worker will skip a row."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +60,11 @@ class Counter:
         return int(self._sums.get("rows", 0))
 
     def add(self, place: str, value: Any) -> None:
-        """One parsed row, or an exception that says why it could not be parsed."""
+        """One parsed row, or a ValueError that says why it could not be parsed."""
         self._bump("rows", 1)
         try:
-            if isinstance(value, Exception):
-                raise Unusable(str(value))
             row = look(value)
-        except Unusable as error:
+        except RowError as error:
             self._bump("broken", 1)
             self._sums.setdefault("broken_at", place)
             self._sums.setdefault("broken_why", str(error)[:200])
@@ -95,65 +88,11 @@ class Counter:
         self._sums[name] = self._sums.get(name, 0) + by
 
 
-def look(row: Any) -> Row:
-    """One row; raises Unusable when the worker would skip it."""
-    if not isinstance(row, dict):
-        raise Unusable(f"not an object but {_kind(row)}")
-    if row.get("input_ids") is not None:
-        return _ready(row)
-    turns = row.get("messages") if row.get("messages") is not None else row.get("conversations")
-    if not isinstance(turns, list):
-        keys = ", ".join(map(repr, list(row)[:6]))
-        raise Unusable(f"neither input_ids, messages nor conversations is a list (keys: {keys})")
-    if not turns:
-        raise Unusable("empty conversation")
-    characters, roles = 0, set()
-    for number, turn in enumerate(turns, 1):
-        role, length = _turn(turn, number)
-        roles.add(role)
-        characters += length
-    if not roles & _ASSISTANT:
-        raise Unusable("no assistant turn")
-    return Row(max(1, characters // CHARACTERS_A_TOKEN), exact=False)
-
-
-def _ready(row: dict[str, Any]) -> Row:
-    ids = row["input_ids"]
-    if not isinstance(ids, list) or not all(type(i) is int for i in ids):
-        raise Unusable("input_ids is no list of integers")
-    if not ids:
-        raise Unusable("input_ids is empty")
-    if min(ids) < 0:
-        raise Unusable(f"token id {min(ids)} is negative")
-    mask = row.get("loss_mask")
-    if mask is not None:
-        if not isinstance(mask, list):
-            raise Unusable("loss_mask is no list")
-        if len(mask) != len(ids):
-            raise Unusable(f"loss_mask has {len(mask)} entries, input_ids {len(ids)}")
-    return Row(len(ids), exact=True, largest_id=min(max(ids), 2**62))
-
-
-def _turn(turn: Any, number: int) -> tuple[str, int]:
-    """(role, characters of its text)"""
-    if not isinstance(turn, dict):
-        raise Unusable(f"message {number} is no object")
-    role = turn.get("role") if turn.get("role") is not None else turn.get("from")
-    if not isinstance(role, str) or role not in _ROLES:
-        raise Unusable(f"message {number} has the role {role!r:.40}")
-    content = turn.get("content") if turn.get("content") is not None else turn.get("value")
-    if isinstance(content, str):
-        return role, len(content)
-    if content is None and turn.get("tool_calls"):
-        return role, 0
-    parts = content if isinstance(content, list) else [None]
-    texts = [p.get("text") if isinstance(p, dict) else p for p in parts]
-    if not all(isinstance(t, str) for t in texts):
-        raise Unusable(f"message {number} has no text")
-    return role, sum(len(t) for t in texts if isinstance(t, str))
-
-
-def _kind(value: Any) -> str:
-    return {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}.get(
-        type(value), "a number"
-    )
+def look(value: Any) -> Row:
+    """One row; raises RowError when the worker would skip it."""
+    found = rowrules.look(value)
+    if isinstance(found, Talk):
+        return Row(max(1, found.characters // CHARACTERS_A_TOKEN), exact=False)
+    if min(found.ids) < 0:
+        raise RowError(f"token id {min(found.ids)} is negative")
+    return Row(len(found.ids), exact=True, largest_id=min(max(found.ids), 2**62))

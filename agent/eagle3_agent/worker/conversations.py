@@ -13,32 +13,11 @@ import re
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from eagle3_agent.rowrules import RowError
+
 Message = dict[str, Any]
 
-_ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "model": "assistant",
-    "bot": "assistant",
-    "chatgpt": "assistant",
-    "system": "system",
-    "developer": "developer",
-    "tool": "tool",
-    "observation": "tool",
-    "function": "tool",
-    "function_call": "assistant",
-}
-
-#: What ``\ud800`` in JSON becomes: no character, and nothing that a tokenizer takes.
-_HALF = re.compile("[\ud800-\udfff]")
-
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
-
-
-class RowError(Exception):
-    """Why one row cannot be used."""
 
 
 class Tokenizer(Protocol):
@@ -48,47 +27,9 @@ class Tokenizer(Protocol):
 
     def apply_chat_template(self, conversation: list[Message], **options: Any) -> Any: ...
 
-    def get_chat_template(self) -> str: ...
+    def get_chat_template(self, *, tools: Any = None) -> str: ...
 
     def __call__(self, text: str, **options: Any) -> Any: ...
-
-
-def messages_of(row: dict[str, Any]) -> list[Message]:
-    """Role/content messages of a row in either style; raises RowError."""
-    turns = row.get("messages") if row.get("messages") is not None else row.get("conversations")
-    if not isinstance(turns, list):
-        raise RowError("neither input_ids, messages nor conversations is a list")
-    if not turns:
-        raise RowError("empty conversation")
-    return [_message(turn, number) for number, turn in enumerate(turns, 1)]
-
-
-def _message(turn: Any, number: int) -> Message:
-    if not isinstance(turn, dict):
-        raise RowError(f"message {number} is no object")
-    name = turn.get("role") if turn.get("role") is not None else turn.get("from")
-    role = _ROLES.get(name) if isinstance(name, str) else None
-    if role is None:
-        raise RowError(f"message {number} has the role {name!r:.40}")
-    content = turn.get("content") if turn.get("content") is not None else turn.get("value")
-    kept = {k: v for k, v in turn.items() if k not in ("role", "from", "value") and v is not None}
-    text = _text(content, number, bool(kept.get("tool_calls")))
-    half = _HALF.search(text)
-    if half:
-        raise RowError(f"message {number} has half of a surrogate pair: \\u{ord(half[0]):04x}")
-    return {**kept, "role": role, "content": text}
-
-
-def _text(content: Any, number: int, may_be_empty: bool) -> str:
-    if content is None and may_be_empty:
-        return ""
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        parts = [p.get("text") if isinstance(p, dict) else p for p in content]
-        if all(isinstance(p, str) for p in parts):
-            return "".join(str(p) for p in parts)
-    raise RowError(f"message {number} has no text")
 
 
 @dataclass(frozen=True)
@@ -102,21 +43,31 @@ class ChatEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._marks = tokenizer.is_fast and bool(
-            _GENERATION.search(str(tokenizer.get_chat_template()))
-        )
+        self._marked: dict[bool, bool] = {}
 
     def encode(self, messages: list[Message], tools: Any = None) -> Encoded:
         """Raises RowError, also when the template refuses the conversation."""
-        if not any(m["role"] == "assistant" for m in messages):
+        if all(m["role"] != "assistant" for m in messages):
             raise RowError("no assistant turn")
         options = {"tools": tools} if tools else {}
-        encoded = (
-            self._by_marks(messages, options) if self._marks else self._by_spans(messages, options)
-        )
+        if self._marks(tools):
+            encoded = self._by_marks(messages, options)
+            if any(encoded.loss_mask):
+                return encoded
+        encoded = self._by_spans(messages, options)
         if not any(encoded.loss_mask):
             raise RowError("no token of an assistant turn")
         return encoded
+
+    def _marks(self, tools: Any) -> bool:
+        """Whether the template (a tokenizer may have another one for tools) marks the answers."""
+        known = bool(tools)
+        if known not in self._marked:
+            # offsets tell which tokens a mark covers
+            self._marked[known] = self._tokenizer.is_fast and bool(
+                _GENERATION.search(str(self._tokenizer.get_chat_template(tools=tools)))
+            )
+        return self._marked[known]
 
     def _by_marks(self, messages: list[Message], options: dict[str, Any]) -> Encoded:
         made = self._template(
@@ -126,11 +77,11 @@ class ChatEncoder:
 
     def _by_spans(self, messages: list[Message], options: dict[str, Any]) -> Encoded:
         text = self._render(messages, False, options)
-        spans = [
-            self._span(text, messages, at, options)
-            for at, message in enumerate(messages)
-            if message["role"] == "assistant"
-        ]
+        # an opening turn answers nothing: there is no prompt after which a model would say it
+        turns = [at for at, m in enumerate(messages) if at and m["role"] == "assistant"]
+        if not turns:
+            raise RowError("the first message is the assistant's, and it has no other")
+        spans = [self._span(text, messages, at, options) for at in turns]
         if self._tokenizer.is_fast:
             return self._mask_by_offsets(text, spans)
         return self._mask_by_prefixes(text, spans)
@@ -143,16 +94,33 @@ class ChatEncoder:
         alone = self._render(messages[: at + 1], False, options)
         if alone[:start] != text[:start]:
             raise RowError(f"the chat template rewrites what comes before message {at + 1}")
-        turn = alone[start:].rstrip()
-        turn = _kept(turn, text, start, str(messages[at]["content"]))
+        content = str(messages[at]["content"])
+        turn = _kept(alone[start:].rstrip(), text, start, content)
         if not turn:
             raise RowError(f"message {at + 1} is not found in what the chat template renders")
-        return start, start + len(turn)
+        return start + self._header(turn, messages[:at], content, options), start + len(turn)
+
+    def _header(
+        self, turn: str, before: list[Message], content: str, options: dict[str, Any]
+    ) -> int:
+        """Characters of ``turn`` before the answer, where the template knows no prompt.
+
+        Such a template renders the same with and without one, so that the turn still holds the
+        header of its role; none where nothing but white space stands before the answer.
+        """
+        if self._render(before, True, options) != self._render(before, False, options):
+            return 0
+        answer = content.strip()
+        found = turn.find(answer) if answer else -1
+        if found < 0:
+            raise RowError(
+                f"message {len(before) + 1} cannot be told from its header: the chat template has "
+                "no generation prompt"
+            )
+        return found if turn[:found].strip() else 0
 
     def _start(self, text: str, before: list[Message], options: dict[str, Any]) -> int:
         """Where the answer after ``before`` begins: behind the template's generation prompt."""
-        if not before:
-            raise RowError("the first message is the assistant's")
         prompt = self._render(before, True, options)
         if text.startswith(prompt):
             return len(prompt)

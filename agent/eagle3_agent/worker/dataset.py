@@ -9,15 +9,22 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Literal, Union
 
-from . import rows
-from .conversations import ChatEncoder, RowError, messages_of
+from eagle3_agent import rowrules
+from eagle3_agent.rowrules import Ready, RowError
+
+from . import rows, tokens
+from .conversations import ChatEncoder
 from .engines.base import Sample
 from .errors import DataError, ModelError
+
+#: So many rows are looked at for the first one that is no broken line.
+_PEEK = 100
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,18 @@ class Limits:
     seq_length: int
     max_model_len: int
     max_samples: int | None = None
+    too_long: Literal["truncate", "skip"] = "truncate"
+    """What becomes of more than ``seq_length`` tokens."""
 
 
 def read(data: Path, model: Path, limits: Limits, *, trust_remote_code: bool = False) -> Dataset:
     """The data with the model's own tokenizer, loaded once a conversation needs it."""
-    return Dataset(data, limits, _Lazy(model, trust_remote_code))
+    return Dataset(
+        data,
+        limits,
+        _Lazy(model, trust_remote_code),
+        cache=lambda: tokens.find(data, model, limits, trust_remote_code=trust_remote_code),
+    )
 
 
 class _Lazy:
@@ -67,62 +81,99 @@ class _Lazy:
 
 
 class Dataset:
-    """Iterable any number of times; each pass streams the file anew."""
+    """Iterable any number of times; each pass streams the rows anew.
 
-    def __init__(self, path: Path, limits: Limits, encoder: Any) -> None:
-        """``encoder`` is called without arguments for a ChatEncoder."""
+    Conversations are tokenised once: what the first pass over them yields is kept under the
+    agent's cache folder, by content, and the passes after it read that.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        limits: Limits,
+        encoder: Callable[[], ChatEncoder],
+        *,
+        cache: Callable[[], tokens.Cache | None] | None = None,
+    ) -> None:
+        """``cache`` says where the rows of this content are kept, if anywhere."""
         self.path = path
         self._limits = limits
         self._encoder = encoder
+        self._cache = cache
 
     def __iter__(self) -> Iterator[Row]:
         """Raises DataError when the file itself is broken, ModelError without a chat template."""
-        for index, (place, raw) in enumerate(rows.read(self.path)):
-            if self._limits.max_samples is not None and index >= self._limits.max_samples:
-                return
+        found = rows.read(self.path)
+        first = list(islice(found, _PEEK))
+        cache = self._cache() if self._cache is not None and _talks(first) else None
+        source = self._rows(islice(chain(first, found), self._limits.max_samples))
+        return source if cache is None else _unpacked(cache.rows(_packed(source)))
+
+    def _rows(self, found: Iterator[rows.Raw]) -> Iterator[Row]:
+        for index, (place, raw) in enumerate(found):
             try:
                 yield self._row(index, raw)
             except RowError as error:
                 yield Bad(index, f"{place}: {error}")
 
     def _row(self, index: int, raw: Any) -> Usable:
-        if isinstance(raw, ValueError):
-            raise RowError(str(raw))
-        if not isinstance(raw, dict):
-            raise RowError("not an object")
-        if raw.get("input_ids") is not None:
-            ids, mask = _ready(raw)
+        row = rowrules.look(raw)
+        if isinstance(row, Ready):
+            ids, mask = row.ids, row.mask or [1] * len(row.ids)
         else:
-            encoded = self._encoder().encode(messages_of(raw), raw.get("tools"))
+            encoded = self._encoder().encode(row.messages, row.tools)
             ids, mask = encoded.input_ids, encoded.loss_mask
-        if not ids:
-            raise RowError("empty: no token")
-        worst = max(ids)
-        if min(ids) < 0 or worst >= self._limits.vocab:
-            wrong = min(ids) if min(ids) < 0 else worst
+        wrong = rowrules.id_outside(ids, self._limits.vocab)
+        if wrong is not None:
             raise RowError(f"token id {wrong} is outside the vocabulary of {self._limits.vocab}")
-        kept = ids[: self._limits.seq_length]
-        if len(kept) > self._limits.max_model_len:
+        kept, mask = self._within(ids, mask, given=isinstance(row, Ready))
+        return Usable(Sample(index, array("q", kept), array("b", mask)), len(ids) - len(kept))
+
+    def _within(
+        self, ids: list[int], mask: list[int], *, given: bool
+    ) -> tuple[list[int], list[int]]:
+        """Ids and mask within the limits; raises RowError for a row that they leave out.
+
+        A mask that came with the data is the user's, also where it learns nothing.
+        """
+        limits = self._limits
+        if len(ids) > limits.seq_length and limits.too_long == "skip":
             raise RowError(
-                f"{len(kept)} tokens, model.max_model_len is {self._limits.max_model_len}"
+                f"{len(ids)} tokens, more than data.seq_length = {limits.seq_length}, and "
+                "data.too_long = 'skip'"
             )
-        sample = Sample(index, array("q", kept), array("b", mask[: len(kept)]))
-        return Usable(sample, len(ids) - len(kept))
+        ids, mask = ids[: limits.seq_length], mask[: limits.seq_length]
+        if len(ids) > limits.max_model_len:
+            raise RowError(f"{len(ids)} tokens, model.max_model_len is {limits.max_model_len}")
+        if not given and not any(mask):
+            raise RowError(
+                f"no token of an assistant turn is left within data.seq_length = "
+                f"{limits.seq_length}"
+            )
+        return ids, mask
 
 
-def _ready(raw: dict[str, Any]) -> tuple[list[int], list[int]]:
-    """A row that is tokens already; without a mask every token counts."""
-    ids = raw["input_ids"]
-    if not isinstance(ids, list) or not all(type(i) is int for i in ids):
-        raise RowError("input_ids is no list of integers")
-    mask = raw.get("loss_mask")
-    if mask is None:
-        return ids, [1] * len(ids)
-    if not isinstance(mask, list) or not all(m in (0, 1) for m in mask):
-        raise RowError("loss_mask is no list of 0 and 1")
-    if len(mask) != len(ids):
-        raise RowError(f"loss_mask has {len(mask)} entries, input_ids {len(ids)}")
-    return ids, [int(m) for m in mask]
+def _talks(first: Sequence[rows.Raw]) -> bool:
+    """Whether the data is made of conversations, by its first row that is an object."""
+    row = next((raw for _, raw in first if isinstance(raw, dict)), {})
+    return bool(row) and row.get("input_ids") is None
+
+
+def _packed(source: Iterator[Row]) -> Iterator[tokens.Kept]:
+    for row in source:
+        if isinstance(row, Bad):
+            yield tokens.Kept(row.index, reason=row.reason)
+        else:
+            sample = row.sample
+            yield tokens.Kept(sample.index, sample.input_ids, sample.loss_mask, row.dropped)
+
+
+def _unpacked(kept: Iterator[tokens.Kept]) -> Iterator[Row]:
+    for row in kept:
+        if row.reason:
+            yield Bad(row.index, row.reason)
+        else:
+            yield Usable(Sample(row.index, row.input_ids, row.loss_mask), row.dropped)
 
 
 def digest(values: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ def open_data(profile: Profile, info: ModelInfo) -> Dataset:
         seq_length=profile.data.seq_length,
         max_model_len=profile.model.max_model_len,
         max_samples=profile.data.max_samples,
+        too_long=profile.data.too_long,
     )
     return dataset.read(
         Path(profile.data.path),

@@ -103,7 +103,7 @@ def _arrow_folder(path: Path) -> Iterator[Raw]:
                     for start in range(0, parts.num_rows, _BATCH):
                         for item in parts.slice(start, _BATCH).to_pylist():
                             row += 1
-                            yield f"row {row}", item
+                            yield f"row {row}", _without_nulls(item)
         except arrow.ArrowInvalid as error:
             raise DataError(f"{file} is not an Arrow stream: {error}") from error
 
@@ -146,7 +146,16 @@ def _batches(batches: Any) -> Iterator[Raw]:
     for batch in batches:
         for item in batch.to_pylist():
             row += 1
-            yield f"row {row}", item
+            yield f"row {row}", _without_nulls(item)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Objects without the fields that are null: a column holds every field that any row has."""
+    if isinstance(value, dict):
+        return {k: _without_nulls(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
+        return [_without_nulls(item) for item in value]
+    return value
 
 
 def _needs_pyarrow(path: Path) -> DataError:
