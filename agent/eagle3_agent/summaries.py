@@ -258,6 +258,7 @@ def detail(entry: Entry) -> RunDetail:
         environment=record.environment,
         folder=str(entry.folder.path),
         stages=standing.stages,
+        throughput=standing.throughput,
     )
 
 

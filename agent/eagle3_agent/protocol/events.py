@@ -13,6 +13,7 @@ from typing import Any, Literal, Union, cast
 
 from .codec import ProtocolError, decode
 from .values import ErrorInfo, PatchFinding, RunState, StageName
+from .values import Throughput as Throughput
 
 
 @dataclass(frozen=True)
@@ -65,37 +66,6 @@ class Progress:
     window: float | None = None
     eta: float | None = None
     """Seconds left, from the mean of this run's extract stage."""
-
-
-@dataclass(frozen=True)
-class Throughput:
-    """Where the time of this attempt's extract stage goes: sums since it began, one a second at
-    most.  Seconds are by the clock of the process that captures; ``write`` is summed over the
-    writer threads, so it can exceed ``seconds``."""
-
-    t: float
-    seconds: float
-    tokens: int
-    """Tokens that the model has computed; fewer may be on the disk."""
-    steps: int
-    prefill: float
-    """In the model's forward."""
-    capture: float
-    """Collecting the states and cutting them by sample."""
-    copy: float
-    """From the device to the host; it overlaps the next forward."""
-    write: float
-    """Serialise, hash, write, sync, rename."""
-    wait: float
-    """The model stood still since the buffer was full: the disk was behind."""
-    padding: float
-    """Share, 0 to 1, of the computed rows that belong to no sample."""
-    fill: float
-    """Share, 0 to 1, of the steps' token budget that was used."""
-    threads: int
-    buffer_peak: int
-    """Bytes of host memory that states on their way to the disk held at most."""
-    buffer_limit: int
 
 
 @dataclass(frozen=True)

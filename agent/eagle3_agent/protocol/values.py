@@ -251,6 +251,37 @@ class StageTime:
 
 
 @dataclass(frozen=True)
+class Throughput:
+    """Where the time of this attempt's extract stage goes: sums since it began, one a second at
+    most.  Seconds are by the clock of the process that captures; ``write`` is summed over the
+    writer threads, so it can exceed ``seconds``."""
+
+    t: float
+    seconds: float
+    tokens: int
+    """Tokens that the model has computed; fewer may be on the disk."""
+    steps: int
+    prefill: float
+    """In the model's forward."""
+    capture: float
+    """Collecting the states and cutting them by sample."""
+    copy: float
+    """From the device to the host; it overlaps the next forward."""
+    write: float
+    """Serialise, hash, write, sync, rename."""
+    wait: float
+    """The model stood still since the buffer was full: the disk was behind."""
+    padding: float
+    """Share, 0 to 1, of the computed rows that belong to no sample."""
+    fill: float
+    """Share, 0 to 1, of the steps' token budget that was used."""
+    threads: int
+    buffer_peak: int
+    """Bytes of host memory that states on their way to the disk held at most."""
+    buffer_limit: int
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """One line of the history."""
 
@@ -288,6 +319,38 @@ class RunDetail:
     """Versions, driver, host name, interpreter: what a diff of attempts compares."""
     folder: str
     stages: tuple[StageTime, ...] = ()
+    throughput: Throughput | None = None
+
+
+ReferenceDtype = Literal["auto", "float32", "checkpoint"]
+"""What a verification recomputes in; ``auto`` is float32 where the host has room for it."""
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """One captured layer of one sample against the reference."""
+
+    layer: int
+    ok: bool
+    median: float | None
+    """Over tokens, of |captured - reference| / |reference|, 2-norms."""
+    worst: float | None
+    """The same of the worst token."""
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a sample's states, once it is known that something is."""
+
+    kind: str
+    """Stable id: ``wrong-layer``, ``wrong-order``, ``repeated-layer``, ``post-norm``, ``scale``,
+    ``shifted-rows``, ``moved-rows``, ``other-sample``, ``truncated``, ``zeros``, ``not-finite``,
+    ``noise``, ``inexact``."""
+    text: str
+    """One sentence, with the layers, rows, factor or sample that fit."""
+    layers: tuple[int, ...]
+    """Captured layers that it concerns."""
 
 
 @dataclass(frozen=True)
@@ -304,16 +367,46 @@ class SampleCheck:
     the same in every layer: a maximum over the tensor would hide states of a wrong layer.
     """
     why: str = ""
+    role: str = ""
+    """Why it was chosen: ``longest``, ``shortest``, ``drawn`` or ``cut`` (its rows are too few)."""
+    layers: tuple[LayerCheck, ...] = ()
+    """In the profile's order, repeats repeated."""
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True)
+class Substitute:
+    """A check that needs no second model, made where nothing could be recomputed."""
+
+    check: str
+    """Stable id, such as ``next-token``."""
+    status: Literal["holds", "fails", "cannot-tell"]
+    saw: str
+    """With figures."""
+    shows: str
+    """What it proves when it holds, and what it cannot see."""
 
 
 @dataclass(frozen=True)
 class VerifyReport:
     ok: bool
+    """Nothing was found wrong; whether anything was recomputed is ``not_recomputed``'s."""
     checked: tuple[SampleCheck, ...]
     files: int
     """Files whose checksum was compared with the manifest."""
     bad_files: tuple[str, ...]
     tolerance: float
     dtype: str
+    """Of the captured states."""
     seconds: float
     reference: str = ""
+    reference_dtype: str = ""
+    seed: int | None = None
+    """Draws the same samples again; None where no sample was asked for."""
+    verdict: str = ""
+    """One sentence."""
+    why_tolerance: str = ""
+    not_recomputed: str = ""
+    """Why there is no reference; empty when there is one, or no sample was asked for."""
+    instead: tuple[Substitute, ...] = ()
+    """What was checked where nothing could be recomputed."""
