@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from eagle3_agent.protocol.values import Profile
 
 from .dataset import Bad, Dataset
-from .engines.base import Captured, Engine, Loaded, Sample
-from .errors import CaptureError, ModelError
+from .engines.base import Captured, Loaded, Sample
+from .errors import CaptureError, DataError, ModelError
 from .manifest import Marker
 from .model_info import ModelInfo
 
@@ -20,20 +20,52 @@ def pending(data: Dataset, reused: set[int]) -> Iterator[Sample]:
             yield row.sample
 
 
-def batches(samples: Iterator[Sample], engine: Engine) -> Iterator[list[Sample]]:
-    """Consecutive samples within the engine's limits; one sample at least."""
-    batch: list[Sample] = []
-    tokens = 0
-    for sample in samples:
-        length = len(sample.input_ids)
-        full = len(batch) >= engine.batch_samples or tokens + length > engine.batch_tokens
-        if batch and full:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(sample)
-        tokens += length
-    if batch:
-        yield batch
+class Awaited:
+    """Which samples an engine has taken and not yet answered for; used by two threads."""
+
+    def __init__(self, engine: str, count: int) -> None:
+        """``count`` samples are to be asked for in all."""
+        self._engine, self._count = engine, count
+        self._taken = 0
+        self._open: set[int] = set()
+
+    def ask(self, samples: Iterator[Sample]) -> Iterator[Sample]:
+        """The same samples, remembered from when the engine takes them."""
+        for sample in samples:
+            self._open.add(sample.index)
+            self._taken += 1
+            yield sample
+
+    def answer(self, index: int) -> None:
+        """Raises CaptureError for a sample that is not awaited."""
+        try:
+            self._open.remove(index)
+        except KeyError:
+            raise CaptureError(
+                f"engine {self._engine} returned sample {index} twice or unasked: "
+                "a fault of the engine"
+            ) from None
+
+    def settle(self, samples: Iterator[Sample]) -> None:
+        """The engine says that it is done: nothing is left to ask or to answer.
+
+        Raises CaptureError otherwise, and DataError when the data has changed meanwhile.
+        """
+        if self._open:
+            raise CaptureError(
+                f"engine {self._engine} returned nothing for {len(self._open)} samples, the first "
+                f"is {min(self._open)}: a fault of the engine"
+            )
+        left = next(samples, None)
+        if left is not None:
+            raise CaptureError(
+                f"engine {self._engine} stopped before sample {left.index}: a fault of the engine"
+            )
+        if self._taken != self._count:
+            raise DataError(
+                f"the data had {self._count} samples to do when the run began and {self._taken} "
+                "later: leave data.path alone while a run reads it, then resume"
+            )
 
 
 def check_loaded(loaded: Loaded, marker: Marker, info: ModelInfo) -> None:
@@ -48,6 +80,18 @@ def check_loaded(loaded: Loaded, marker: Marker, info: ModelInfo) -> None:
             f"the engine loaded {loaded.layers} layers of hidden size {loaded.hidden}, config.json "
             f"says {info.layers} of {marker.hidden}: copy the model again"
         )
+
+
+def check_capture(
+    captured: list[Captured], sample: Sample, profile: Profile, loaded: Loaded
+) -> None:
+    """Raises CaptureError unless ``captured`` is ``sample`` alone, as asked for."""
+    if [one.sample.index for one in captured] != [sample.index]:
+        raise CaptureError(
+            f"the engine returned {len(captured)} samples where one was asked for: "
+            "a fault of the engine"
+        )
+    check_states(captured[0], profile, loaded)
 
 
 def check_states(captured: Captured, profile: Profile, loaded: Loaded) -> None:
@@ -65,25 +109,4 @@ def check_states(captured: Captured, profile: Profile, loaded: Loaded) -> None:
         raise CaptureError(
             f"sample {captured.sample.index}: the engine returned {', '.join(sorted(dtypes))}, "
             f"it had said {loaded.dtype}"
-        )
-
-
-def capture(
-    engine: Engine, batch: list[Sample], profile: Profile, loaded: Loaded
-) -> Iterator[Captured]:
-    """Each sample of ``batch`` exactly once, as asked for; raises CaptureError otherwise."""
-    awaited = {sample.index for sample in batch}
-    for captured in engine.capture(batch):
-        if captured.sample.index not in awaited:
-            raise CaptureError(
-                f"engine {engine.name} returned sample {captured.sample.index} "
-                "twice or unasked: a fault of the engine"
-            )
-        awaited.remove(captured.sample.index)
-        check_states(captured, profile, loaded)
-        yield captured
-    if awaited:
-        raise CaptureError(
-            f"engine {engine.name} returned nothing for sample {min(awaited)}: "
-            "a fault of the engine"
         )

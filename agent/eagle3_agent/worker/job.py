@@ -16,13 +16,15 @@ from eagle3_agent.protocol.events import Event, Note, Plan, Skipped, Stage
 from eagle3_agent.protocol.values import StageName
 from eagle3_agent.runs import RunFolder, RunRecord
 
-from . import engines, feed, formats, manifest, model_info, plan, prepare
+from . import engines, extras, feed, manifest, model_info, plan, prepare, resume
 from .dataset import Dataset
-from .engines.base import Engine, Loaded, Sample
+from .engines.base import Engine, Loaded, Output, Sample
 from .manifest import Marker
 from .model_info import ITEM_SIZE, ModelInfo
-from .progress import Meter, Reporter
-from .writer import Writer
+from .progress import Bounds, Meter, Reporter
+from .resume import Kept
+from .writing import bounds
+from .writing.ledger import Follower
 
 _WARMUP_TOKENS = 16
 
@@ -57,6 +59,18 @@ class Prepared:
     marker: Marker
     data: Dataset
     plan: plan.Plan
+    kept: Kept
+
+    @property
+    def pending(self) -> int:
+        """Samples to capture."""
+        return self.plan.usable - len(self.kept.indexes)
+
+    @property
+    def token_bytes(self) -> int:
+        """Of the states of one token, all layers."""
+        marker = self.marker
+        return len(marker.layers) * marker.hidden * ITEM_SIZE[marker.dtype]
 
 
 class Job:
@@ -67,7 +81,6 @@ class Job:
         self._output = Path(record.profile.output.dir)
         self.stages = Stages(folder)
         self._engine: Engine | None = None
-        self._writer: Writer | None = None
         self._reporter: Reporter | None = None
         self._lock: int | None = None
 
@@ -75,25 +88,33 @@ class Job:
         """All stages; raises WorkerError, EngineError, or whatever a library raises."""
         self.stages.start("load", f"the data, then engine {self._record.engine}")
         prepared = self._prepare()
-        if prepared.plan.pending:
+        if prepared.pending:
             self._extract(prepared)
         else:
-            self._folder.append(self._meter(prepared).read(time.monotonic(), time.time()))
+            self._emit(self._meter(prepared).read(time.monotonic(), time.time()))
             self.stages.done("every sample was there")
+        self.stages.start("write")
+        entries = manifest.entries(self._output)
+        for problem in extras.write(self._output, prepared.marker, entries, self._profile):
+            self._note("warning", problem)
+        if self._engine is not None:
+            self._engine.close()
+        self.stages.done()
         self.stages.start("done")
         self.stages.done()
 
     def abandon(self) -> None:
-        """Stop writing, remove half-written files, free the devices; never raises."""
-        if self._writer is not None:
-            with suppress(Exception):
-                self._writer.abort()
-        if self._reporter is not None:
-            with suppress(Exception):
-                self._reporter.finish()
+        """Free the devices, stop writing, remove half-written files; never raises."""
         if self._engine is not None:
             with suppress(Exception):
                 self._engine.close()
+        if self._reporter is not None:
+            with suppress(Exception):
+                self._reporter.finish()
+        if self._lock is not None:
+            # the process that wrote may have been killed; nobody else writes under our lock
+            with suppress(OSError):
+                manifest.remove_partials(self._output)
 
     # ------------------------------------------------------------------ before the load
 
@@ -105,24 +126,27 @@ class Job:
         data = prepare.open_data(profile, info)
         marker = prepare.make_marker(profile, info, self._record.run)
         there = manifest.examine(self._output, marker)
+        entries = manifest.entries(self._output)
         began = time.monotonic()
-        made = plan.make(data.path, data, self._output)
-        self._tell_plan(made, info, time.monotonic() - began)
+        made = plan.make(data.path, data, entries)
+        seconds = time.monotonic() - began
+        kept = resume.check(self._output, marker, made, self._emit)
+        prepared = Prepared(info, marker, data, made, kept)
+        self._tell_plan(prepared, seconds)
         self._lock = manifest.claim(self._output, there or marker)
-        return Prepared(info, marker, data, made)
+        resume.set_aside(self._output, kept, entries, made, self._emit)
+        return prepared
 
-    def _tell_plan(self, made: plan.Plan, info: ModelInfo, seconds: float) -> None:
-        dtype = model_info.run_dtype(self._profile.model.dtype, info)
-        width = len(self._profile.capture.layers) * info.hidden * ITEM_SIZE[dtype]
+    def _tell_plan(self, prepared: Prepared, seconds: float) -> None:
+        made = prepared.plan
         for bad in made.bad:
             self._emit(Skipped(time.time(), bad.index, bad.reason))
         if made.skipped > len(made.bad):
             self._note(
                 "warning", f"{made.skipped} rows are skipped; the first {len(made.bad)} are listed"
             )
-        self._emit(
-            Plan(time.time(), made.total, made.tokens, made.tokens * width, len(made.reused))
-        )
+        size = made.tokens * prepared.token_bytes
+        self._emit(Plan(time.time(), made.total, made.tokens, size, len(prepared.kept.indexes)))
         self._note("info", f"read {made.total} rows, {made.tokens} tokens in {seconds:.1f} s")
         if made.truncated:
             self._note(
@@ -130,7 +154,7 @@ class Job:
                 f"{made.truncated} samples are cut to data.seq_length = "
                 f"{self._profile.data.seq_length}: {made.dropped} tokens dropped",
             )
-        if dtype == "float32" and self._profile.model.dtype == "auto":
+        if prepared.marker.dtype == "float32" and self._profile.model.dtype == "auto":
             self._note(
                 "info",
                 "dtype auto keeps the checkpoint's float32: files are twice as "
@@ -140,58 +164,75 @@ class Job:
     # ------------------------------------------------------------------ with the model
 
     def _extract(self, prepared: Prepared) -> None:
-        self._engine = engines.create(self._record.engine)
-        loaded = self._engine.load(self._profile, self._emit)
+        engine = self._engine = engines.create(self._record.engine)
+        loaded = engine.load(self._profile, self._emit)
         feed.check_loaded(loaded, prepared.marker, prepared.info)
-        self.stages.done(loaded.device)
+        self.stages.done("; ".join(filter(None, (loaded.device, loaded.source))))
 
-        samples = feed.pending(prepared.data, prepared.plan.reused)
+        samples = feed.pending(prepared.data, prepared.kept.indexes)
         first = next(samples)
         self.stages.start("warmup")
-        self._warm_up(self._engine, first, loaded)
+        self._warm_up(engine, first, loaded)
         self.stages.done()
 
-        reporter = self._reporter = Reporter(self._meter(prepared), self._emit)
-        self._writer = self._make_writer(loaded, reporter)
+        output = self._output_of(prepared)
+        awaited = feed.Awaited(engine.name, prepared.pending)
+        reporter = self._reporter = Reporter(
+            self._meter(prepared),
+            Follower(self._folder.ledger),
+            awaited,
+            Bounds(output.threads, output.buffer_bytes, prepared.token_bytes),
+            self._emit,
+        )
         self.stages.start("extract")
         reporter.begin()
-        for batch in feed.batches(chain([first], samples), self._engine):
-            for captured in feed.capture(self._engine, batch, self._profile, loaded):
-                self._writer.submit(captured)
-            reporter.check()
-        self.stages.done()
-
-        self.stages.start("write")
-        self._writer.finish()
+        samples = awaited.ask(chain([first], samples))
+        try:
+            engine.extract(samples, output, reporter.check)
+        except Exception:
+            # where the writers have told a cause, it says more than what it did to the engine
+            reporter.finish()
+            raise
         reporter.finish()
-        self._engine.close()
+        awaited.settle(samples)
         self.stages.done()
-
-    def _meter(self, prepared: Prepared) -> Meter:
-        made = prepared.plan
-        left = made.tokens - made.reused_tokens
-        return Meter(made.total, left, reused=len(made.reused), skipped=made.skipped)
-
-    def _make_writer(self, loaded: Loaded, reporter: Reporter) -> Writer:
-        kind = self._profile.output.format
-        return Writer(
-            self._output,
-            kind,
-            loaded.dtype,
-            save=lambda captured, file: formats.save(captured, kind, loaded.dtype, file),
-            written=reporter.wrote,
-            rejected=reporter.skipped,
-        )
 
     def _warm_up(self, engine: Engine, sample: Sample, loaded: Loaded) -> None:
-        """A few tokens through the whole path: what is wrong shows before the long job."""
+        """A few tokens through the model: what is wrong shows before the long job."""
         short = replace(
             sample,
             input_ids=sample.input_ids[:_WARMUP_TOKENS],
             loss_mask=sample.loss_mask[:_WARMUP_TOKENS],
         )
-        for _ in feed.capture(engine, [short], self._profile, loaded):
-            pass
+        feed.check_capture(list(engine.capture([short])), short, self._profile, loaded)
+
+    def _meter(self, prepared: Prepared) -> Meter:
+        made, kept = prepared.plan, prepared.kept
+        left = made.tokens - kept.tokens
+        return Meter(made.total, left, reused=len(kept.indexes), skipped=made.skipped)
+
+    def _output_of(self, prepared: Prepared) -> Output:
+        """Where and how the samples go; what the profile leaves open is chosen and told."""
+        asked, marker = self._profile.output, prepared.marker
+        longest = prepared.plan.longest * prepared.token_bytes
+        output = Output(
+            folder=str(self._output),
+            kind=asked.format,
+            layers=marker.layers,
+            dtype=marker.dtype,
+            hidden=marker.hidden,
+            metadata=marker.metadata(),
+            ledger=str(self._folder.ledger),
+            threads=asked.writer_threads or bounds.threads(),
+            buffer_bytes=asked.buffer_bytes or bounds.buffer_bytes(longest),
+        )
+        self._note(
+            "info",
+            f"{output.threads} writer threads; at most {output.buffer_bytes / 2**30:.2f} GiB of "
+            f"host memory for states on their way to the disk, the longest sample takes "
+            f"{longest / 2**30:.3f} GiB",
+        )
+        return output
 
     def _emit(self, event: Event) -> None:
         self._folder.append(event)

@@ -35,6 +35,9 @@ CONVENTION = (
 _CHECKERS = 4
 """Threads that hash what is there; hashlib runs outside of the interpreter's lock."""
 
+_AT_ONCE = 1024
+"""Files whose check is queued: of a million, a queue alone would take a gigabyte."""
+
 _SAMPLE = re.compile(r"(?:data_\d+\.pt|hs_\d+\.safetensors)")
 _PARTIAL = re.compile(r"\.(?:data_\d+\.pt|hs_\d+\.safetensors)\.\d+\.partial")
 
@@ -75,6 +78,19 @@ class Marker:
                     mine, theirs = (mine, theirs) if mine != theirs else ("before", "changed since")
                 found.append(f"{label} ({_short(mine)} there, {_short(theirs)} asked)")
         return found
+
+    def metadata(self) -> dict[str, str]:
+        """What a sample file says of itself, where its format has a place for it.
+
+        Nothing of the run or the time: the same sample is the same bytes, whoever resumes.
+        """
+        return {
+            "layers": json.dumps(list(self.layers)),
+            "convention": self.convention,
+            "model_fingerprint": self.model_fingerprint,
+            "data_fingerprint": self.data_fingerprint,
+            "dtype": self.dtype,
+        }
 
 
 def _short(value: object) -> str:
@@ -150,7 +166,7 @@ def claim(folder: Path, marker: Marker) -> int:
         if not (folder / MARKER).exists():
             runs.write_value(folder / MARKER, marker)
         _seal(folder)
-        _remove_partials(folder)
+        remove_partials(folder)
     except OSError as error:
         os.close(lock)
         raise _unusable(folder, error) from error
@@ -216,11 +232,34 @@ def strangers(folder: Path, known: set[str]) -> list[str]:
     )
 
 
-def _remove_partials(folder: Path) -> None:
-    """Delete what a killed attempt left half-written."""
+def remove_partials(folder: Path) -> None:
+    """Delete what a killed process left half-written; only while the folder is locked.
+
+    Raises OSError.
+    """
     for path in folder.iterdir():
         if _PARTIAL.fullmatch(path.name) and path.is_file() and not path.is_symlink():
             path.unlink()
+
+
+def set_aside(folder: Path, known: set[str]) -> dict[str, str]:
+    """Rename sample files that are not among ``known``; returns their old names and the new ones.
+
+    A trainer would read them under either name of a sample, and does not read the new one; nothing
+    is deleted, since whoever put it there may want it back.  Raises OSError.
+    """
+    moved = {}
+    for name in sorted(path.name for path in folder.iterdir()):
+        if not _SAMPLE.fullmatch(name) or name in known:
+            continue
+        new = f"{name}.aside"
+        number = 1
+        while os.path.lexists(folder / new):
+            number += 1
+            new = f"{name}.aside-{number}"
+        os.rename(folder / name, folder / new)
+        moved[name] = new
+    return moved
 
 
 def append(folder: Path, entry: Entry) -> None:
@@ -276,11 +315,13 @@ def intact(folder: Path, entry: Entry) -> str:
         return f"cannot be read: {error.strerror or error}"
 
 
-def all_intact(folder: Path, entries: Sequence[Entry]) -> list[str]:
-    """``intact`` of each, a few at a time; a signal does not wait for the rest."""
+def all_intact(folder: Path, entries: Sequence[Entry]) -> Iterator[str]:
+    """``intact`` of each in turn, a few at a time; whoever leaves early waits for nothing."""
     pool = ThreadPoolExecutor(_CHECKERS)
     try:
-        return list(pool.map(lambda entry: intact(folder, entry), entries))
+        for start in range(0, len(entries), _AT_ONCE):
+            part = entries[start : start + _AT_ONCE]
+            yield from pool.map(lambda entry: intact(folder, entry), part)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -1,7 +1,6 @@
 """What a run will do, from one pass over the data before any model is loaded.
 
-Bad rows are found here, in seconds, and not after the load; samples that an
-earlier attempt finished are checked here, and kept only if every byte agrees.
+Bad rows are found here, in seconds, and not after the load.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import manifest
 from .dataset import Bad, Row
 from .engines.base import Sample
 from .errors import DataError
@@ -19,7 +17,7 @@ from .manifest import Entry, digest
 
 @dataclass
 class Plan:
-    """Counts over all rows; ``reused`` holds the indexes that need no work."""
+    """Counts over all rows, and what the manifest says of those that can be used."""
 
     total: int = 0
     tokens: int = 0
@@ -29,25 +27,25 @@ class Plan:
     dropped: int = 0
     """Tokens that truncation cut off."""
     longest: int = 0
-    reused: set[int] = field(default_factory=set)
-    reused_tokens: int = 0
+    same: list[Entry] = field(default_factory=list)
+    """Made from exactly the tokens and the mask that the row has now."""
+    changed: list[Entry] = field(default_factory=list)
+    """Made from others: cut at another length, say."""
     bad: list[Bad] = field(default_factory=list)
     """The first of them, for a person."""
 
     @property
-    def pending(self) -> int:
-        return self.total - self.skipped - len(self.reused)
+    def usable(self) -> int:
+        return self.total - self.skipped
 
 
 #: More bad rows than this are counted and not listed.
 MAX_LISTED = 1000
 
 
-def make(data: Path, rows: Iterable[Row], folder: Path) -> Plan:
-    """Raises DataError when no row can be used; touches nothing."""
+def make(data: Path, rows: Iterable[Row], there: dict[int, Entry]) -> Plan:
+    """``there`` is the output folder's manifest.  Raises DataError when no row can be used."""
     plan = Plan()
-    there = manifest.entries(folder)
-    candidates: list[Entry] = []
     for row in rows:
         plan.total += 1
         if isinstance(row, Bad):
@@ -62,25 +60,17 @@ def make(data: Path, rows: Iterable[Row], folder: Path) -> Plan:
             plan.truncated += 1
             plan.dropped += row.dropped
         entry = there.get(row.sample.index)
-        if entry is not None and same_row(entry, row.sample):
-            candidates.append(entry)
+        if entry is not None:
+            (plan.same if same_row(entry, row.sample) else plan.changed).append(entry)
     if not plan.total:
         raise DataError(f"{data} holds no sample: data.path must name conversations or token ids")
-    if plan.skipped == plan.total:
+    if not plan.usable:
         raise DataError(
             f"none of the {plan.total} rows of {data} can be used; {plan.bad[0].reason}"
         )
-    _keep_intact(plan, folder, candidates)
     return plan
 
 
 def same_row(entry: Entry, sample: Sample) -> bool:
     """Whether the entry was made from exactly these tokens and this mask."""
     return entry.row == digest(sample.input_ids) and entry.mask == digest(sample.loss_mask)
-
-
-def _keep_intact(plan: Plan, folder: Path, candidates: list[Entry]) -> None:
-    for entry, why in zip(candidates, manifest.all_intact(folder, candidates)):
-        if not why:
-            plan.reused.add(entry.index)
-            plan.reused_tokens += entry.tokens

@@ -16,8 +16,10 @@ from typing import Any
 from eagle3_agent.protocol.events import Load, Note
 from eagle3_agent.protocol.values import Profile
 from eagle3_agent.worker import model_info
+from eagle3_agent.worker.writing.ledger import Measured
+from eagle3_agent.worker.writing.pool import Item, Pool, layout
 
-from .base import Captured, Emit, EngineError, Loaded, Sample
+from .base import Captured, Emit, EngineError, Loaded, Output, Sample, Watch
 
 #: Parts of a multimodal model whose layers are not the decoder's.
 _OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder|mtp|draft", re.IGNORECASE)
@@ -27,8 +29,6 @@ class TransformersEngine:
     """See ``base.Engine``."""
 
     name = "transformers"
-    batch_tokens = 8192
-    batch_samples = 8
 
     def __init__(self, dtype: str | None = None, device: str | None = None) -> None:
         """``dtype`` and ``device`` override the profile's and the best one: for a reference."""
@@ -37,6 +37,7 @@ class TransformersEngine:
         self._layers: tuple[int, ...] = ()
         self._caught: dict[int, Any] = {}
         self._hooks: list[Any] = []
+        self._pool: Pool | None = None
 
     def load(self, profile: Profile, emit: Emit) -> Loaded:
         path = Path(profile.model.path)
@@ -65,18 +66,59 @@ class TransformersEngine:
         )
 
     def capture(self, samples: Sequence[Sample]) -> Iterator[Captured]:
-        import torch
-
         for sample in samples:
-            self._caught.clear()
-            ids = torch.tensor([list(sample.input_ids)], dtype=torch.long, device=self._device)
-            with torch.inference_mode():
-                self._decoder(input_ids=ids, use_cache=False)
-            states = tuple(self._state(layer) for layer in self._layers)
+            self._forward(sample)
+            states = tuple(self._state(layer).to("cpu") for layer in self._layers)
             self._caught.clear()
             yield Captured(sample, states)
 
+    def extract(self, samples: Iterator[Sample], output: Output, watch: Watch) -> None:
+        pool = self._pool = Pool(output)
+        times = _Times()
+        for sample in samples:
+            watch()
+            times.start()
+            self._forward(sample)
+            times.took("prefill")
+            item = self._item(sample, output)
+            times.took("copy")
+            pool.submit(item)
+            times.took("wait")
+            times.tokens += len(sample.input_ids)
+            times.steps += 1
+            if times.due():
+                pool.tell(times.measured(pool))
+        pool.finish(watch)
+        pool.tell(times.measured(pool))
+
+    def _forward(self, sample: Sample) -> None:
+        """Run the decoder over one sample; its hooks keep what came out of each asked layer."""
+        import torch
+
+        self._caught.clear()
+        ids = torch.tensor([list(sample.input_ids)], dtype=torch.long, device=self._device)
+        with torch.inference_mode():
+            self._decoder(input_ids=ids, use_cache=False)
+        if ids.is_cuda:
+            torch.cuda.synchronize(ids.device)  # or the copy would be charged for the model
+
+    def _item(self, sample: Sample, output: Output) -> Item:
+        """The states in memory of their own, laid out as the file will have them."""
+        import torch
+
+        tokens, layers = len(sample.input_ids), len(self._layers)
+        by_layer = layout(output.kind) == "LSH"
+        shape = (layers, tokens) if by_layer else (tokens, layers)
+        states = torch.empty((*shape, output.hidden), dtype=getattr(torch, output.dtype))
+        for place, layer in enumerate(self._layers):
+            (states[place] if by_layer else states[:, place]).copy_(self._state(layer))
+        self._caught.clear()
+        return Item(sample.index, sample.input_ids, sample.loss_mask, states, _nothing, _nothing)
+
     def close(self) -> None:
+        if self._pool is not None:
+            self._pool.abort()
+            self._pool = None
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -103,7 +145,50 @@ class TransformersEngine:
                 f"decoder layer {layer} gave {seen} instead of [1, tokens, hidden]: "
                 "this model's layers cannot be read by hooks"
             )
-        return state[0].to("cpu")
+        return state[0]
+
+
+def _nothing() -> None:
+    """The states are there from the start, and their memory goes with the last reference."""
+
+
+class _Times:
+    """Sums of one extraction, by the clock between two calls of ``took``."""
+
+    def __init__(self) -> None:
+        self.tokens = self.steps = 0
+        self._spent = {"prefill": 0.0, "copy": 0.0, "wait": 0.0}
+        self._last = self._told = time.perf_counter()
+
+    def start(self) -> None:
+        """What came before, reading the data say, is nobody's."""
+        self._last = time.perf_counter()
+
+    def took(self, what: str) -> None:
+        """Count the time since the last call as ``what``'s."""
+        now = time.perf_counter()
+        self._spent[what] += now - self._last
+        self._last = now
+
+    def due(self) -> bool:
+        """Once a second."""
+        if self._last - self._told < 1.0:
+            return False
+        self._told = self._last
+        return True
+
+    def measured(self, pool: Pool) -> Measured:
+        """One sample a step: nothing is padded, and there is no budget that could be unused."""
+        return Measured(
+            tokens=self.tokens,
+            steps=self.steps,
+            capture=0.0,  # hooks run inside of the forward
+            write=pool.seconds,
+            padding=0.0,
+            fill=1.0,
+            buffer_peak=pool.peak,
+            **self._spent,
+        )
 
 
 def find_decoder(model: Any, count: int) -> tuple[Any, Any]:
