@@ -19,4 +19,9 @@ def create(name: str) -> Engine:
         from .speculators import SpeculatorsEngine
 
         return SpeculatorsEngine()
-    raise ValueError(f"engine {name!r} is not part of this release: transformers, speculators")
+    if name == "vllm":
+        from .vllm import VllmEngine
+
+        return VllmEngine()
+    known = "transformers, speculators, vllm"
+    raise ValueError(f"engine {name!r} is not part of this release: {known}")
