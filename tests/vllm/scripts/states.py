@@ -42,13 +42,29 @@ class Cases:
 
     def check(self, rows: list[list[int]]) -> float:
         """The worst relative error of all rows and layers of one call."""
-        worst = 0.0
-        for row, result in zip(rows, self.generator.generate(rows)):
-            assert result["input_ids"].tolist() == row
-            states = self.truth.states(row)
-            for layer, state in zip(self.layers, result["hidden_states"], strict=True):
-                worst = max(worst, tiny.error(state, states[layer]))
-        return worst
+        return max(
+            self.worst(*pair) for pair in zip(rows, self.generator.generate(rows), strict=True)
+        )
+
+    def worst(self, row: list[int], result: dict[str, Any]) -> float:
+        """The worst relative error of one sample's layers; infinite for another's rows."""
+        if result["input_ids"].tolist() != row:
+            return float("inf")
+        states = self.truth.states(row)
+        pairs = zip(self.layers, result["hidden_states"], strict=True)
+        return max(tiny.error(state, states[layer]) for layer, state in pairs)
+
+    def empty(self, rows: list[list[int]], place: int) -> dict[str, Any]:
+        """What an empty row in the middle comes back as, and the worst error of the others."""
+        results = self.generator.generate([*rows[:place], [], *rows[place:]])
+        found = results.pop(place)
+        hidden = found["hidden_states"]
+        return {
+            "ids": [str(found["input_ids"].dtype), list(found["input_ids"].shape)],
+            "states": sorted({f"{s.dtype} {list(s.shape)}" for s in hidden}),
+            "layers": len(hidden),
+            "others": max((self.worst(*p) for p in zip(rows, results, strict=True)), default=0.0),
+        }
 
     def neighbour(self, rows: list[list[int]]) -> float:
         """The least error against the layer before: what an off-by-one would show as."""
@@ -70,7 +86,9 @@ def data(cases: Cases) -> dict[str, float]:
         "full length": cases.check(rows([256, 256, 255, 256], seed=3)),
         "shared prefixes": cases.check([same, same, same[:89], [*same[:64], 3, 4, 5]]),
         "shared prefixes, later call": cases.check([same, same[:100]]),
-        "more rows than slots": cases.check(rows([9] * 40, seed=4)),
+        "more rows than slots": cases.check(
+            [row[:9] + [n] for n, row in enumerate(rows([9] * 40, seed=4))]
+        ),
     }
 
 
@@ -81,13 +99,14 @@ def refusals(cases: Cases) -> dict[str, Any]:
         return library.told(lambda: cases.generator.generate([good[0], row, good[1]]))
 
     found: dict[str, Any] = {
-        "empty": refused([]),
         "too long": refused([1] * 257),
         "id past the vocabulary": refused([5, tiny.VOCAB]),
         "negative id": refused([5, -1]),
         "no rows": library.told(lambda: cases.generator.generate([])),
     }
     found["after refusals"] = cases.check(good)
+    found["empty row"] = cases.empty(good, 1)
+    found["empty rows alone"] = cases.empty([], 0)
     cases.everywhere(inside.fail_once)
     found["failing call"] = library.told(lambda: cases.generator.generate(good))
     found["queued after it"] = len(cases.generator.scheduler.requests)

@@ -1,33 +1,19 @@
-"""Patches of the configuration that speculators' generator builds for vLLM.
+"""Patches of the limits that speculators' generator sets: SchedulerConfig and CacheConfig.
 
-They wrap ``ModelConfig``, ``SchedulerConfig``, ``CacheConfig``, ``AutoConfig`` and
-``AutoTokenizer`` as the generator's module sees them.
+They wrap both classes as the generator's module sees them.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from functools import wraps
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from .patch import Patch, Settings, Verdict, generator_module, replace
-from .sources import Sources, UnreadableError, passed, shown
+from .patch import Patch, Settings, Verdict, wrap
+from .sources import GENERATOR, Sources, UnreadableError, is_value, passed, shown
 
 _SCHEDULER = "vllm.config.scheduler"
 _CACHE = "vllm.config.cache"
-_MODEL = "vllm.config.model"
-
-
-def _wrap(name: str, patch: str, make: Callable[[Any], Any]) -> None:
-    def marked(current: Any) -> Any:
-        made = make(current)
-        # a class cannot lend its __dict__; the name alone helps whoever reads a traceback
-        return wraps(current, updated=())(made) if callable(current) else made
-
-    replace(generator_module(), name, patch, marked)
 
 
 # ------------------------------------------------------------------ SchedulerConfig
@@ -61,8 +47,8 @@ def _apply_encoder_decoder(settings: Settings) -> None:
 
         return make
 
-    _wrap("ModelConfig", "speculators/encoder-decoder-field", remembering)
-    _wrap("SchedulerConfig", "speculators/encoder-decoder-field", completed)
+    wrap("ModelConfig", "speculators/encoder-decoder-field", remembering)
+    wrap("SchedulerConfig", "speculators/encoder-decoder-field", completed)
 
 
 def _probe_async(sources: Sources) -> Verdict:
@@ -71,20 +57,13 @@ def _probe_async(sources: Sources) -> Verdict:
     if field is None:
         return "not-needed", "SchedulerConfig has no field async_scheduling"
     seen = f"SchedulerConfig has `{shown(field)}`; the generator calls {shown(call)}"
-    if passed(call, "async_scheduling") is not None or _is(field.value, False):
+    if passed(call, "async_scheduling") is not None or is_value(field.value, False):
         return "not-needed", seen
     return "needed", seen
 
 
 def _apply_async(settings: Settings) -> None:
-    def made(scheduler_config: Any) -> Any:
-        def make(*args: Any, **kwargs: Any) -> Any:
-            kwargs.setdefault("async_scheduling", False)
-            return scheduler_config(*args, **kwargs)
-
-        return make
-
-    _wrap("SchedulerConfig", "speculators/async-scheduling", made)
+    wrap("SchedulerConfig", "speculators/async-scheduling", _with(async_scheduling=False))
 
 
 # ------------------------------------------------------------------ CacheConfig
@@ -97,176 +76,74 @@ def _probe_prefix_caching(sources: Sources) -> Verdict:
         raise UnreadableError("CacheConfig has no field enable_prefix_caching")
     seen = f"CacheConfig has `{shown(field)}`; the generator calls {shown(call)}"
     given = passed(call, "enable_prefix_caching")
-    off = _is(given, False) if given is not None else _is(field.value, False)
+    off = is_value(given, False) if given is not None else is_value(field.value, False)
     return ("not-needed" if off else "needed"), seen
 
 
 def _apply_prefix_caching(settings: Settings) -> None:
-    def made(cache_config: Any) -> Any:
-        def make(*args: Any, **kwargs: Any) -> Any:
-            kwargs["enable_prefix_caching"] = False
-            return cache_config(*args, **kwargs)
-
-        return make
-
-    _wrap("CacheConfig", "speculators/prefix-caching", made)
+    wrap("CacheConfig", "speculators/prefix-caching", _with(enable_prefix_caching=False))
 
 
-# ------------------------------------------------------------------ ModelConfig
+# ------------------------------------------------------------------ limits
 
 
-def _probe_dtype(sources: Sources) -> Verdict:
-    call = sources.generator_call("ModelConfig")
-    given = passed(call, "dtype")
-    seen = f"the generator passes dtype={shown(given) if given else '(nothing)'}"
-    automatic = given is None or _is(given, "auto")
-    return ("needed" if automatic else "not-needed"), seen
-
-
-def _apply_dtype(settings: Settings) -> None:
-    def made(model_config: Any) -> Any:
-        def make(*args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("dtype", "auto") == "auto":
-                kwargs["dtype"] = _dtype(settings, kwargs.get("model"))
-            return model_config(*args, **kwargs)
-
-        return make
-
-    _wrap("ModelConfig", "speculators/own-dtype", made)
-
-
-def _dtype(settings: Settings, model: Any) -> str:
-    if settings.dtype != "auto":
-        return settings.dtype
-    from eagle3_agent.worker import model_info
-
-    if not Path(str(model)).is_dir():
-        return "auto"  # a hub's name: there is nothing to read yet
-    return model_info.read(Path(str(model))).dtype
-
-
-def _probe_full_length(sources: Sources) -> Verdict:
-    generate = sources.function(
-        "speculators.data_generation.vllm_hidden_states_generator",
-        "VllmHiddenStatesGenerator.generate",
-    )
-    cuts = [
-        n
-        for n in ast.walk(generate)
-        if isinstance(n, ast.BinOp)
-        and isinstance(n.op, ast.Sub)
-        and ast.unparse(n.left).endswith("max_model_len")
-    ]
-    if not cuts:
-        return "not-needed", "generate() does not cut sequences by max_model_len"
-    return "needed", f"generate() cuts every sequence to `{shown(cuts[0])}` tokens"
-
-
-def _apply_full_length(settings: Settings) -> None:
-    def made(model_config: Any) -> Any:
-        def make(*args: Any, **kwargs: Any) -> Any:
-            config = model_config(*args, **kwargs)
-            # room for the one token that is sampled and never computed: positions that are
-            # computed stay below the length asked for, and so below the model's own limit
-            config.max_model_len += 1
-            return config
-
-        return make
-
-    _wrap("ModelConfig", "speculators/full-length", made)
-
-
-# ------------------------------------------------------------------ remote code, config, tokenizer
-
-
-def _probe_remote_code(sources: Sources) -> Verdict:
-    calls = [
-        c
-        for name in ("AutoConfig.from_pretrained", "ModelConfig")
-        for c in [sources.generator_call(name)]
-        if _is(passed(c, "trust_remote_code"), True)
-    ]
-    if not calls:
-        return "not-needed", "the generator does not pass trust_remote_code=True"
-    return "needed", f"the generator calls {shown(calls[0])}"
-
-
-def _apply_remote_code(settings: Settings) -> None:
-    trust = settings.trust_remote_code
-
-    def loader(auto: Any) -> Any:
-        def from_pretrained(*args: Any, **kwargs: Any) -> Any:
-            return auto.from_pretrained(*args, **{**kwargs, "trust_remote_code": trust})
-
-        return SimpleNamespace(from_pretrained=from_pretrained)
-
-    def made(model_config: Any) -> Any:
-        def make(*args: Any, **kwargs: Any) -> Any:
-            return model_config(*args, **{**kwargs, "trust_remote_code": trust})
-
-        return make
-
-    _wrap("AutoConfig", "speculators/remote-code", loader)
-    _wrap("AutoTokenizer", "speculators/remote-code", loader)
-    _wrap("ModelConfig", "speculators/remote-code", made)
-
-
-def _probe_config_class(sources: Sources) -> Verdict:
-    call = sources.generator_call("AutoConfig.from_pretrained")
-    function = sources.function("vllm.transformers_utils.config", "get_config")
-    return "needed", f"the generator calls {shown(call, 90)}; vLLM reads it by {shown(function)}"
-
-
-def _apply_config_class(settings: Settings) -> None:
-    def loader(auto: Any) -> Any:
-        def from_pretrained(path: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                return auto.from_pretrained(path, *args, **kwargs)
-            except ValueError:
-                from vllm.transformers_utils.config import get_config
-
-                return get_config(path, trust_remote_code=settings.trust_remote_code)
-
-        return SimpleNamespace(from_pretrained=from_pretrained)
-
-    _wrap("AutoConfig", "speculators/config-class", loader)
-
-
-def _probe_tokenizer(sources: Sources) -> Verdict:
-    call = sources.generator_call("AutoTokenizer.from_pretrained")
-    field = sources.field(_MODEL, "ModelConfig", "skip_tokenizer_init")
+def _probe_chunked(sources: Sources) -> Verdict:
+    call = sources.generator_call("SchedulerConfig")
+    field = sources.field(_SCHEDULER, "SchedulerConfig", "enable_chunked_prefill")
     if field is None:
-        raise UnreadableError("ModelConfig has no field skip_tokenizer_init")
-    return "needed", f"the generator calls {shown(call)}; ModelConfig has `{shown(field)}`"
+        raise UnreadableError("SchedulerConfig has no field enable_chunked_prefill")
+    seen = f"SchedulerConfig has `{shown(field)}`; the generator calls {shown(call)}"
+    given = passed(call, "enable_chunked_prefill")
+    on = is_value(given if given is not None else field.value, True)
+    return ("not-needed" if on else "needed"), seen
 
 
-def _apply_tokenizer(settings: Settings) -> None:
-    def loader(auto: Any) -> Any:
-        def from_pretrained(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return auto.from_pretrained(*args, **kwargs)
-            except Exception:
-                # whatever a tokenizer's own code raises: of it, only the id that would end a
-                # decode is read, and nothing is decoded here
-                return SimpleNamespace(eos_token_id=None)
+def _apply_chunked(settings: Settings) -> None:
+    wrap("SchedulerConfig", "speculators/chunked-prefill", _with(enable_chunked_prefill=True))
 
-        return SimpleNamespace(from_pretrained=from_pretrained)
 
-    def made(model_config: Any) -> Any:
+def _probe_limits(sources: Sources) -> Verdict:
+    call = sources.generator_call("SchedulerConfig")
+    if passed(call, "max_num_seqs") is None:
+        raise UnreadableError(f"the generator does not pass max_num_seqs: {shown(call)}")
+    constants = [
+        node
+        for node in sources.module(GENERATOR).body
+        if isinstance(node, ast.Assign) and shown(node.targets[0]) in _LIMITS
+    ]
+    text = ", ".join(f"`{shown(node)}`" for node in constants)
+    if not text:
+        raise UnreadableError(f"{GENERATOR} has none of {', '.join(_LIMITS)}")
+    return "needed", f"the generator has {text}, and calls {shown(call)}"
+
+
+_LIMITS = ("MAX_NUM_SEQS", "MIN_MAX_BATCHED_TOKENS")
+
+
+def _apply_limits(settings: Settings) -> None:
+    def made(scheduler_config: Any) -> Any:
         def make(*args: Any, **kwargs: Any) -> Any:
-            kwargs.setdefault("skip_tokenizer_init", True)
-            return model_config(*args, **kwargs)
+            tokens = settings.max_num_batched_tokens or kwargs["max_num_batched_tokens"]
+            # vLLM refuses more sequences than tokens in a step
+            sequences = settings.max_num_seqs or min(kwargs["max_num_seqs"], tokens)
+            limits = {"max_num_batched_tokens": tokens, "max_num_seqs": sequences}
+            return scheduler_config(*args, **{**kwargs, **limits})
 
         return make
 
-    _wrap("AutoTokenizer", "speculators/tokenizer", loader)
-    _wrap("ModelConfig", "speculators/tokenizer", made)
+    wrap("SchedulerConfig", "speculators/batch-limits", made)
 
 
-def _is(node: ast.expr | None, value: object) -> bool:
-    return (isinstance(node, ast.Constant) and node.value is value) or (
-        isinstance(node, ast.Constant) and isinstance(value, str) and node.value == value
-    )
+def _with(**values: Any) -> Callable[[Any], Any]:
+    """Calls of a class with these keywords, whatever the caller gives for them."""
+
+    def made(original: Any) -> Any:
+        def make(*args: Any, **kwargs: Any) -> Any:
+            return original(*args, **{**kwargs, **values})
+
+        return make
+
+    return made
 
 
 PATCHES = (
@@ -303,53 +180,23 @@ PATCHES = (
         apply=_apply_prefix_caching,
     ),
     Patch(
-        id="speculators/own-dtype",
-        title="Keep the checkpoint's dtype",
-        symptom="a float32 checkpoint runs in bfloat16, silently",
-        cause="vLLM's dtype auto turns float32 into a 16-bit dtype",
-        change="passes the profile's dtype, or the checkpoint's own for auto",
-        until="speculators takes a dtype",
-        probe=_probe_dtype,
-        apply=_apply_dtype,
+        id="speculators/chunked-prefill",
+        title="Let a long prompt take several steps",
+        symptom="a token budget below max_model_len is refused, and steps are left half empty",
+        cause="a SchedulerConfig that is made by hand leaves chunked prefill off (vLLM 0.11)",
+        change="passes enable_chunked_prefill=True",
+        until="vLLM 0.11 is not supported any more",
+        probe=_probe_chunked,
+        apply=_apply_chunked,
     ),
     Patch(
-        id="speculators/full-length",
-        title="Keep the last token of a full sequence",
-        symptom="a sequence of max_model_len tokens comes back one state short, silently",
-        cause="the generator leaves room for the token that it samples",
-        change="gives vLLM a max_model_len larger by that one token",
-        until="speculators stops cutting sequences",
-        probe=_probe_full_length,
-        apply=_apply_full_length,
-    ),
-    Patch(
-        id="speculators/remote-code",
-        title="Run a checkpoint's own code only when told to",
-        symptom="Python files of the model folder are executed whatever the profile says",
-        cause="the generator passes trust_remote_code=True",
-        change="passes the profile's trust_remote_code",
-        until="speculators makes it an argument",
-        probe=_probe_remote_code,
-        apply=_apply_remote_code,
-    ),
-    Patch(
-        id="speculators/config-class",
-        title="Read configs that only vLLM knows",
-        symptom="AutoConfig: model type kimi_k25 is not recognised",
-        cause="transformers has no class for it and the checkpoint no auto_map; vLLM has a class",
-        change="asks vLLM's get_config where AutoConfig does not know the model type",
-        until="transformers knows every model type that vLLM does",
-        probe=_probe_config_class,
-        apply=_apply_config_class,
-    ),
-    Patch(
-        id="speculators/tokenizer",
-        title="Do without a tokenizer",
-        symptom="a missing or remote-code tokenizer ends the load, though token ids are given",
-        cause="the generator and vLLM's structured output load one that nothing here uses",
-        change="goes on without it; passes skip_tokenizer_init=True",
-        until="speculators takes token ids alone",
-        probe=_probe_tokenizer,
-        apply=_apply_tokenizer,
+        id="speculators/batch-limits",
+        title="Honour the profile's limits of a step",
+        symptom="32 sequences in flight and 8192 tokens a step, whatever the profile says",
+        cause="both are constants of the generator's module",
+        change="passes engine.max_num_batched_tokens and engine.max_num_seqs where they are given",
+        until="speculators takes both as arguments",
+        probe=_probe_limits,
+        apply=_apply_limits,
     ),
 )

@@ -178,12 +178,9 @@ def _reports(folder: Path) -> list[ErrorInfo]:
 
 def _probe(sources: Sources) -> Verdict:
     method = sources.function(_EXECUTOR, "WorkerProc.enqueue_output")
-    for name in (
-        "WorkerProc.worker_main",
-        "WorkerProc.handle_output",
-        "MultiprocExecutor.__init__",
-    ):
-        sources.function(_EXECUTOR, name)
+    for name in ("worker_main", "make_worker_process", "handle_output", "__init__"):
+        sources.function(_EXECUTOR, f"WorkerProc.{name}")
+    sources.function(_EXECUTOR, "MultiprocExecutor.collective_rpc")
     sends = sources.calls(_EXECUTOR, "WorkerProc.enqueue_output", "str")
     if not sends:
         raise UnreadableError("WorkerProc.enqueue_output does not send str(...) of an exception")

@@ -1,21 +1,20 @@
 """Patches of what speculators' generator does with a batch: which rows, in which order.
 
-Replaces ``VllmHiddenStatesGenerator.generate`` and the worker class that captures.
-The library's own loop aborts each request after one step and cuts rows by offsets;
-here a request lives until its last prompt token is computed, and its rows carry its id.
+Replaces ``VllmHiddenStatesGenerator.generate`` and the worker class that captures.  The
+library's own loops (0.3: cut by offsets after one step each; 0.4: cut by names, given back
+in the order of names) make way for ``driver`` and the capture core.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
-from collections.abc import Sequence
 from functools import wraps
 from typing import Any
 
-from .capture import EXTENSION, Reply
-from .errors import RemoteError
-from .patch import Patch, Settings, Verdict, generator_module, replace
+from eagle3_agent.worker.capture.extension import EXTENSION
+
+from .driver import Driver, call
+from .patch import Patch, Settings, Verdict, generator_module, replace, wrap
 from .sources import (
     GENERATOR,
     GENERATOR_CLASS,
@@ -29,8 +28,12 @@ from .sources import (
 
 _EXECUTOR = "vllm.v1.executor.multiproc_executor"
 _EXTENSION = "speculators.data_generation.custom_worker"
+_EXTENSION_CLASS = "HiddenStatesWorkerExtension"
 _GENERATE = f"{GENERATOR_CLASS}.generate"
 _PATCH = "speculators/generate"
+
+#: The generator's attribute that says how the states are had.
+SOURCE = "eagle3_source"
 
 
 class RefusedRowsError(ValueError):
@@ -45,17 +48,24 @@ class RefusedRowsError(ValueError):
 
 
 def apply(settings: Settings) -> None:
-    module = generator_module()
-
     def extended(parallel_config: Any) -> Any:
-        @wraps(parallel_config, updated=())
         def make(*args: Any, **kwargs: Any) -> Any:
             return parallel_config(*args, **{**kwargs, "worker_extension_cls": EXTENSION})
 
         return make
 
-    replace(module, "ParallelConfig", _PATCH, extended)
-    replace(getattr(module, GENERATOR_CLASS), "generate", _PATCH, _replacing)
+    def attaching(original: Any) -> Any:
+        @wraps(original)
+        def setup(self: Any) -> None:
+            replies = call(self.executor, "eagle3_attach", list(self.layer_ids), settings.layout)
+            setattr(self, SOURCE, replies[0])
+
+        return setup
+
+    wrap("ParallelConfig", _PATCH, extended)
+    generator_class = getattr(generator_module(), GENERATOR_CLASS)
+    replace(generator_class, "_setup_capture", _PATCH, attaching)
+    replace(generator_class, "generate", _PATCH, _replacing)
 
 
 def _replacing(original: Any) -> Any:
@@ -79,124 +89,62 @@ class _Call:
     """One call of ``generate``."""
 
     def __init__(self, generator: Any, rows: list[list[int]]) -> None:
-        self._generator = generator
-        self._scheduler = generator.scheduler
+        self._config = generator.vllm_config.model_config
+        check(rows, self._config)
+        self._driver = Driver(generator)
+        self._layers = len(generator.layer_ids)
         self._rows = rows
-        _check(rows, generator.vllm_config.model_config)
         self._ids = [f"req_{generator._request_counter}_{i}" for i in range(len(rows))]
         generator._request_counter += 1
 
     def run(self) -> list[dict[str, Any]]:
-        self._generator.executor.collective_rpc("_reset_capture")
+        states: dict[str, list[Any]] = {}
         try:
             for name, row in zip(self._ids, self._rows):
-                self._scheduler.add_request(_request(name, row, self._generator.tokenizer))
-            return self._results(self._steps())
+                if row:
+                    self._driver.add(name, row)
+            for reply in self._driver.steps():
+                for name, found in reply.rows.items():
+                    states[name] = [_as_tensor(layer, found.dtype) for layer in found.layers]
         except BaseException as error:
-            self._finish([r for r in self._ids if r in self._scheduler.requests])
-            # a worker that did not answer, or an interrupted call, leaves replies out of step
-            if isinstance(error, Exception) and not isinstance(error, TimeoutError):
-                self._tell_workers()
+            self._driver.drop(error)
             raise
+        return [self._result(name, row, states) for name, row in zip(self._ids, self._rows)]
 
-    def _steps(self) -> dict[str, list[Any]]:
-        """Steps until nothing is scheduled; the states per request, distinct layers ascending."""
-        states: dict[str, list[Any]] = {}
-        while True:
-            output = self._scheduler.schedule()
-            reply = self._step(output)  # the empty one too: it tells workers who has finished
-            if not output.total_num_scheduled_tokens:
-                return states
-            for request, rows in reply.rows.items():
-                states[request] = [_as_tensor(r, reply.dtype) for r in rows]
-            self._finish(
-                [r for r in output.num_scheduled_tokens if _complete(self._scheduler.requests[r])]
-            )
-
-    def _step(self, output: Any) -> Reply:
-        replies: list[Reply] = self._generator.executor.collective_rpc(
-            "eagle3_step", args=(output,), timeout=_step_timeout()
-        )
-        for reply in replies:
-            if reply.error is not None:
-                raise RemoteError(reply.error)
-        return replies[0]
-
-    def _finish(self, requests: Sequence[str]) -> None:
-        from vllm.v1.request import RequestStatus
-
-        self._scheduler.finish_requests(list(requests), RequestStatus.FINISHED_ABORTED)
-
-    def _tell_workers(self) -> None:
-        """Have workers that still answer drop the requests that have just been ended."""
-        try:
-            self._step(self._scheduler.schedule())
-        except Exception:
-            pass  # the first error is the one to tell
-
-    def _results(self, states: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    def _result(self, name: str, row: list[int], states: dict[str, list[Any]]) -> dict[str, Any]:
         import torch
 
-        results = []
-        wanted = list(self._generator.layer_ids)
-        places = {layer: i for i, layer in enumerate(sorted(set(wanted)))}
-        for request, row in zip(self._ids, self._rows):
-            found = states.pop(request, None)
-            if found is None or any(len(s) != len(row) for s in found):
-                got = "none" if found is None else str(len(found[0]))
-                raise RuntimeError(f"{request}: {got} of {len(row)} rows were captured")
-            layers = [found[places[layer]] for layer in wanted]
-            # a layer asked for twice is two tensors, as far as a caller that writes into one sees
-            layers = [
-                s.clone() if wanted.index(w) < i else s
-                for i, (w, s) in enumerate(zip(wanted, layers))
-            ]
-            results.append(
-                {
-                    "input_ids": torch.as_tensor(row, dtype=torch.long),
-                    "hidden_states": layers,
-                    "loss_mask": None,
-                }
-            )
-        return results
+        # an empty row has no step to come from, and still a shape and a dtype
+        found = states.pop(name, []) if row else self._no_rows()
+        if [len(layer) for layer in found] != [len(row)] * self._layers:
+            got = f"{len(found[0])} of {len(row)} rows" if found else "nothing"
+            raise RuntimeError(f"{name}: {got} was captured for {self._layers} layers")
+        return {
+            "input_ids": torch.as_tensor(row, dtype=torch.long),
+            "hidden_states": found,
+            "loss_mask": None,
+        }
+
+    def _no_rows(self) -> list[Any]:
+        import torch
+
+        hidden = self._config.hf_text_config.hidden_size
+        return [torch.empty(0, hidden, dtype=self._config.dtype) for _ in range(self._layers)]
 
 
-def _check(rows: list[list[int]], model_config: Any) -> None:
+def check(rows: list[list[int]], model_config: Any) -> None:
     """Raises RefusedRowsError naming every row that cannot be run, before anything is queued."""
     longest = model_config.max_model_len - 1  # one token is sampled, and must have room
     vocab = model_config.get_vocab_size()
     reasons = {}
     for place, row in enumerate(rows):
-        if not row:
-            reasons[place] = "is empty"
-        elif len(row) > longest:
+        if len(row) > longest:
             reasons[place] = f"has {len(row)} tokens, the limit is {longest}"
-        elif not 0 <= min(row) <= max(row) < vocab:
+        elif row and not 0 <= min(row) <= max(row) < vocab:
             bad = next(t for t in row if not 0 <= t < vocab)
             reasons[place] = f"has the token id {bad}, the vocabulary has {vocab}"
     if reasons:
         raise RefusedRowsError(reasons)
-
-
-def _request(name: str, row: list[int], tokenizer: Any) -> Any:
-    """A request for one prefill; arguments that this vLLM's Request does not know are left out."""
-    from vllm.sampling_params import SamplingParams
-    from vllm.v1.request import Request
-
-    arguments = {
-        "request_id": name,
-        "prompt_token_ids": row,
-        "sampling_params": SamplingParams(max_tokens=1, temperature=0.0),
-        "pooling_params": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "arrival_time": 0.0,
-    }
-    known = inspect.signature(Request.__init__).parameters
-    return Request(**{k: v for k, v in arguments.items() if k in known})
-
-
-def _complete(request: Any) -> bool:
-    return bool(request.num_computed_tokens >= request.num_prompt_tokens)
 
 
 def _as_tensor(array: Any, dtype: str) -> Any:
@@ -207,51 +155,86 @@ def _as_tensor(array: Any, dtype: str) -> Any:
     return tensor.view(getattr(torch, dtype)) if tensor.element_size() == 2 else tensor
 
 
-def _step_timeout() -> float:
-    from vllm import envs
-
-    return float(getattr(envs, "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", 300))
-
-
 # ------------------------------------------------------------------ probes
 
 
 def _probe_reply_shape(sources: Sources) -> Verdict:
+    generate = sources.function(GENERATOR, _GENERATE)
     calls = sources.calls(GENERATOR, _GENERATE, "collective_rpc")
     unique = [c for c in calls if passed(c, "unique_reply_rank") is not None]
     if not unique:
         return "not-needed", "generate() asks for no single worker's reply"
+    asked = shown(unique[0], 120)
+    takes_first = _takes_first(generate, unique[0])
     rpc = sources.function(_EXECUTOR, "MultiprocExecutor.collective_rpc")
     single = [
         n for n in ast.walk(rpc) if isinstance(n, ast.IfExp) and ast.unparse(n.body).endswith("[0]")
     ]
-    seen = f"generate() takes [0] of {shown(unique[0], 120)}"
-    if single:
-        return "needed", f"{seen}; collective_rpc returns `{shown(single[0])}`"
-    return "not-needed", f"{seen}; collective_rpc returns a list"
+    seen = f"generate() takes {'[0] of ' if takes_first else ''}{asked}; collective_rpc returns "
+    seen += f"`{shown(single[0])}`" if single else "a list"
+    return ("needed" if takes_first == bool(single) else "not-needed"), seen
+
+
+def _takes_first(function: ast.AST, call: ast.Call) -> bool:
+    """Whether ``[0]`` is taken of the call, or of the name that it is assigned to."""
+    named = {
+        target.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign) and node.value is call
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    return any(
+        isinstance(node, ast.Subscript)
+        and ast.unparse(node.slice) == "0"
+        and (node.value is call or (isinstance(node.value, ast.Name) and node.value.id in named))
+        for node in ast.walk(function)
+    )
 
 
 def _probe_two_phases(sources: Sources) -> Verdict:
+    called = bool(sources.calls(GENERATOR, _GENERATE, "sample_tokens"))
+    says = f"generate() calls {'it' if called else 'execute_model alone'}"
     if not sources.has("vllm.v1.executor.abstract", "Executor.sample_tokens"):
-        return "not-needed", "Executor has no sample_tokens"
+        return ("needed" if called else "not-needed"), f"Executor has no sample_tokens; {says}"
     method = sources.function("vllm.v1.executor.abstract", "Executor.sample_tokens")
-    seen = f"Executor has {shown(method)}"
-    if sources.calls(GENERATOR, _GENERATE, "sample_tokens"):
-        return "not-needed", f"{seen}; generate() calls it"
-    return "needed", f"{seen}; generate() calls execute_model alone"
+    return ("not-needed" if called else "needed"), f"Executor has {shown(method)}; {says}"
 
 
 def _probe_whole_prompts(sources: Sources) -> Verdict:
-    loop = [n for n in ast.walk(sources.function(GENERATOR, _GENERATE)) if isinstance(n, ast.While)]
-    ends = [
-        c
-        for n in loop
-        for c in ast.walk(n)
-        if isinstance(c, ast.Call) and ast.unparse(c.func).endswith("finish_requests")
-    ]
+    ends = [c for c in _loop_calls(sources) if _named(c, "finish_requests")]
     if not ends:
         return "not-needed", "generate() does not end requests in its scheduling loop"
     return "needed", f"after each step generate() calls {shown(ends[0])} for what was scheduled"
+
+
+def _probe_held(sources: Sources) -> Verdict:
+    inside = [c for c in _loop_calls(sources) if _named(c, "finish_requests")]
+    after = sources.calls(GENERATOR, _GENERATE, "finish_requests")
+    if inside or not after:
+        return "not-needed", "generate() holds no request until its loop is over"
+    return "needed", f"generate() calls {shown(after[0])} once its loop is over, and not before"
+
+
+def _probe_sample_order(sources: Sources) -> Verdict:
+    for call in sources.calls(GENERATOR, _GENERATE, "sorted"):
+        if "req" in ast.unparse(call):
+            return "needed", f"generate() returns the samples in the order of {shown(call)}"
+    return "not-needed", "generate() returns the samples in the order of the call"
+
+
+def _loop_calls(sources: Sources) -> list[ast.Call]:
+    """Calls within generate()'s scheduling loop; raises UnreadableError when it has none."""
+    loops = [
+        n for n in ast.walk(sources.function(GENERATOR, _GENERATE)) if isinstance(n, ast.While)
+    ]
+    if not loops:
+        raise UnreadableError("generate() has no scheduling loop")
+    return [c for n in loops for c in ast.walk(n) if isinstance(c, ast.Call)]
+
+
+def _named(call: ast.Call, name: str) -> bool:
+    return ast.unparse(call.func).endswith(name)
 
 
 def _probe_layer_order(sources: Sources) -> Verdict:
@@ -260,9 +243,6 @@ def _probe_layer_order(sources: Sources) -> Verdict:
     if not found:
         return "not-needed", f"{setup} keeps the layers as they are"
     return "needed", f"{setup} keeps {shown(found[0])}"
-
-
-_EXTENSION_CLASS = "HiddenStatesWorkerExtension"
 
 
 def _probe_replaced_forward(sources: Sources) -> Verdict:
@@ -279,18 +259,17 @@ def _probe_replaced_forward(sources: Sources) -> Verdict:
 def _probe_refusals(sources: Sources) -> Verdict:
     generate = sources.function(GENERATOR, _GENERATE)
     cuts = [n for n in ast.walk(generate) if isinstance(n, ast.Slice) and n.upper is not None]
-    vocab = "vocab" in ast.unparse(generate)
-    if vocab:
+    if "vocab" in ast.unparse(generate):
         raise UnreadableError("generate() speaks of the vocabulary in a way this probe cannot read")
     text = f"cuts `[{shown(cuts[0])}]`, " if cuts else ""
     return "needed", f"generate() {text}checks neither empty rows nor ids against the vocabulary"
 
 
 def _probe_finished(sources: Sources) -> Verdict:
-    loop = [n for n in ast.walk(sources.function(GENERATOR, _GENERATE)) if isinstance(n, ast.While)]
-    if not loop:
-        raise UnreadableError("generate() has no scheduling loop")
-    return "needed", f"the loop `while {shown(loop[0].test, 120)}` drops the last, empty output"
+    _loop_calls(sources)
+    generate = sources.function(GENERATOR, _GENERATE)
+    loop = next(n for n in ast.walk(generate) if isinstance(n, ast.While))
+    return "needed", f"the loop `while {shown(loop.test, 120)}` drops the last, empty output"
 
 
 def _probe_request(sources: Sources) -> Verdict:
@@ -352,6 +331,26 @@ PATCHES = (
         _probe_whole_prompts,
     ),
     _patch(
+        "held-requests",
+        "End a request when its prompt is computed",
+        "more than max_num_seqs (32) sequences: 'Request ... not found in captured states'; "
+        "rows of a preempted request are wrong, silently",
+        "0.4 keeps every request of a call until the last is computed, so none makes room for "
+        "another, and counts on when one is preempted and begins again",
+        "ends a request when its prompt is computed; rows carry the request's id and place",
+        "speculators ends requests one by one",
+        _probe_held,
+    ),
+    _patch(
+        "sample-order",
+        "Give the samples in the order asked for",
+        "a call of 11 samples or more: each sample gets another one's loss_mask, silently",
+        "0.4 returns the samples in the order of their names as text, where 10 precedes 2",
+        "returns them in the order of the call",
+        "speculators returns them in the order of the call",
+        _probe_sample_order,
+    ),
+    _patch(
         "layer-order",
         "Give the layers in the order asked for",
         "[5, 1, 3] comes back as 1, 3, 5, and [2, 2, 5] as two tensors, silently",
@@ -366,7 +365,8 @@ PATCHES = (
         "empty row: a blank assertion, and every later call fails; too long: cut silently; "
         "an id past the vocabulary: finite nonsense under tensor parallelism",
         "generate() checks nothing, and a failed call leaves its requests queued",
-        "raises one error that names every such row; a failed call leaves nothing behind",
+        "an empty row comes back as [0, hidden]; the others are named in one error, before "
+        "anything is queued; a failed call leaves nothing behind",
         "speculators checks its input",
         _probe_refusals,
     ),

@@ -1,20 +1,31 @@
 """Patches of how speculators' generator sizes vLLM's KV cache and makes its scheduler.
 
-The order of calls is EngineCore's: ask every worker for its cache spec and its free
-memory, derive one config per worker, make the scheduler, then initialise the workers.
+The order of calls is EngineCore's: ask every worker for its cache spec, settle the layout
+where this vLLM has one, ask for the free memory, derive one config per worker, make the
+scheduler, then start the workers' caches.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 from functools import wraps
 from typing import Any
 
 from .patch import Patch, Settings, Verdict, generator_module, replace
-from .sources import Sources, parameters, passed, shown, takes_anything
+from .sources import (
+    GENERATOR,
+    GENERATOR_CLASS,
+    Sources,
+    UnreadableError,
+    parameters,
+    shown,
+    takes_anything,
+)
 
 _KV_UTILS = "vllm.v1.core.kv_cache_utils"
 _EXECUTOR = "vllm.v1.executor.abstract"
+_CORE = "vllm.v1.engine.core"
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
 _CONFIG_CALL = "get_kv_cache_config_from_groups"
 
@@ -33,35 +44,86 @@ class _Instead:
 class _Building:
     """The executor of the generator that is being built, and its workers' cache configs."""
 
-    executor: Any = None
-    memory: list[int] | None = None
-    """Free bytes of each worker; asked once, since asking runs the model."""
-    worker_configs: list[Any] | None = None
+    def __init__(self, executor: Any = None, vllm_config: Any = None) -> None:
+        self.executor = executor
+        self.vllm_config = vllm_config
+        self.worker_configs: list[Any] | None = None
+        self._memory: list[int] | None = None
+        self._specs: list[Any] | None = None
 
     def free_memory(self) -> list[int]:
-        if self.memory is None:
-            self.memory = list(self.executor.determine_available_memory())
-        return self.memory
+        """Free bytes of each worker; asked once, since asking runs the model."""
+        if self._memory is None:
+            self.specs()  # the layout comes before the run that measures
+            self._memory = list(self.executor.determine_available_memory())
+        return self._memory
+
+    def specs(self) -> list[Any]:
+        """Each worker's cache spec; settles what this vLLM settles first, once."""
+        if self._specs is None:
+            _register_specs(self.vllm_config)
+            self._specs = list(self.executor.get_kv_cache_specs())
+            _settle_layout(self.executor, self.vllm_config, self._specs)
+        return self._specs
+
+    def derive(self) -> Any:
+        """One config per worker, kept for the start; returns the scheduler's."""
+        from vllm.v1.core import kv_cache_utils
+
+        configs = kv_cache_utils.get_kv_cache_configs(
+            self.vllm_config, self.specs(), self.free_memory()
+        )
+        layout = getattr(self.vllm_config.cache_config, "kv_cache_layout", None)
+        for config in configs:
+            if layout is not None:
+                config.kv_cache_layout = layout
+        self.worker_configs = configs
+        return kv_cache_utils.generate_scheduler_kv_cache_config(configs)
 
 
 _building = _Building()
 
 
+def _register_specs(vllm_config: Any) -> None:
+    """vLLM 0.24 and later keep a table of cache specs in the process that schedules."""
+    from vllm.v1.core import single_type_kv_cache_manager as managers
+
+    register = getattr(managers, "register_all_kvcache_specs", None)
+    if register is not None:
+        register(vllm_config)
+
+
+def _settle_layout(executor: Any, vllm_config: Any, specs: list[Any]) -> None:
+    """vLLM 0.32 settles one layout for all workers before it measures."""
+    if not hasattr(executor, "set_kv_cache_layout"):
+        return
+    from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+
+    layout = resolve_kv_cache_layout(
+        vllm_config,
+        executor.get_supported_kv_cache_layouts(),
+        [spec for of_worker in specs for spec in of_worker.values()],
+    )
+    executor.set_kv_cache_layout(layout.name)
+
+
 def _watch_executor() -> None:
-    """Remember the executor that the generator makes, and have it use each worker's config."""
+    """Remember the executor that the generator makes, and start each worker's own cache."""
 
     def made(executor_class: Any) -> Any:
         @wraps(executor_class, updated=())
         def make(*args: Any, **kwargs: Any) -> Any:
+            global _building
             executor = executor_class(*args, **kwargs)
-            _building.executor, _building.memory = executor, None
-            _building.worker_configs = None
+            _building = _Building(executor, executor.vllm_config)
             initialize = executor.initialize_from_config
 
             def initialize_from_config(configs: list[Any]) -> None:
                 configs = _building.worker_configs or configs
                 initialize(configs)
-                executor.collective_rpc("initialize_cache", args=(configs[0].num_blocks, 0))
+                executor.collective_rpc(_use_blocks, args=(configs[0].num_blocks,))
+                if hasattr(executor, "compile_or_warm_up_model"):
+                    executor.compile_or_warm_up_model()
 
             executor.initialize_from_config = initialize_from_config
             return executor
@@ -71,14 +133,20 @@ def _watch_executor() -> None:
     replace(generator_module(), "MultiprocExecutor", "speculators/kv-cache", made)
 
 
+def _use_blocks(worker: Any, blocks: int) -> None:
+    """In a worker: keep the number of blocks, which vLLM before 0.18 wants told."""
+    tell = getattr(worker, "initialize_cache", None)
+    if tell is not None:
+        tell(blocks, 0)
+
+
 # ------------------------------------------------------------------ memory
 
 
 def _probe_memory(sources: Sources) -> Verdict:
-    module, cls = "speculators.data_generation.vllm_hidden_states_generator", "__init__"
-    calls = sources.calls(module, f"VllmHiddenStatesGenerator.{cls}", "cuda.mem_get_info")
+    calls = sources.calls(GENERATOR, f"{GENERATOR_CLASS}.__init__", "mem_get_info")
     if not calls:
-        return "not-needed", "the generator does not call torch.cuda.mem_get_info"
+        return "not-needed", "the generator does not call mem_get_info"
     method = sources.function(_EXECUTOR, "Executor.determine_available_memory")
     return "needed", f"the generator calls {shown(calls[0])}; Executor has {shown(method)}"
 
@@ -86,15 +154,19 @@ def _probe_memory(sources: Sources) -> Verdict:
 def _apply_memory(settings: Settings) -> None:
     _watch_executor()
 
+    def mem_get_info() -> tuple[int, int]:
+        free = min(_building.free_memory())
+        return free, free
+
+    module = generator_module()
+    if hasattr(module, "mem_get_info"):
+        replace(module, "mem_get_info", "speculators/cache-memory", lambda _: mem_get_info)
+        return
+
     def made(torch: Any) -> Any:
-        def mem_get_info() -> tuple[int, int]:
-            free = min(_building.free_memory())
-            return free, free
+        return _Instead(torch, {"cuda": _Instead(torch.cuda, {"mem_get_info": mem_get_info})})
 
-        cuda = _Instead(torch.cuda, {"mem_get_info": mem_get_info})
-        return _Instead(torch, {"cuda": cuda})
-
-    replace(generator_module(), "torch", "speculators/cache-memory", made)
+    replace(module, "torch", "speculators/cache-memory", made)
 
 
 # ------------------------------------------------------------------ cache config
@@ -103,15 +175,38 @@ def _apply_memory(settings: Settings) -> None:
 def _probe_config(sources: Sources) -> Verdict:
     call = sources.generator_call(_CONFIG_CALL)
     function = sources.function(_KV_UTILS, _CONFIG_CALL)
-    seen = f"vLLM has {shown(function)}; the generator calls {shown(call)}"
+    reasons = []
+    unknown, missing = _misfit(call, function)
+    if unknown or missing:
+        reasons.append(f"vLLM has {shown(function)}; the generator calls {shown(call)}")
+    reasons += [f"EngineCore {what}, the generator does not" for what in _steps_of_core(sources)]
+    if not reasons:
+        return "not-needed", f"{shown(call)} fits, and EngineCore does nothing else"
+    for name in ("get_kv_cache_configs", "generate_scheduler_kv_cache_config"):
+        sources.function(_KV_UTILS, name)
+    sources.function(_EXECUTOR, "Executor.get_kv_cache_specs")
+    return "needed", "; ".join(reasons)
+
+
+def _steps_of_core(sources: Sources) -> list[str]:
+    """What this vLLM's EngineCore does about the cache and the generator leaves out."""
+    core = ast.unparse(sources.find(_CORE, "EngineCore"))
+    steps = {
+        "'initialize_cache'": "tells the workers their number of blocks",
+        "register_all_kvcache_specs(": "registers the cache specs",
+        "set_kv_cache_layout(": "settles the cache's layout",
+        "compile_or_warm_up_model(": "has the workers warm up",
+    }
+    return [words for name, words in steps.items() if name in core]
+
+
+def _misfit(call: ast.Call, function: Any) -> tuple[list[str], list[str]]:
+    """Keywords that the function does not take, and parameters that it needs and lacks."""
     known = parameters(function)
-    unknown = [k.arg for k in call.keywords if k.arg not in known]
-    missing = [n for n, default in known.items() if not default and passed(call, n) is None]
-    if (unknown and not takes_anything(function)) or missing:
-        sources.function(_KV_UTILS, "get_kv_cache_configs")
-        sources.function(_KV_UTILS, "generate_scheduler_kv_cache_config")
-        return "needed", seen
-    return "not-needed", seen
+    given = [k.arg for k in call.keywords if k.arg]
+    unknown = [] if takes_anything(function) else [name for name in given if name not in known]
+    missing = [n for n, default in known.items() if not default and n not in given]
+    return unknown, missing
 
 
 def _apply_config(settings: Settings) -> None:
@@ -119,15 +214,8 @@ def _apply_config(settings: Settings) -> None:
 
     def made(original: Any) -> Any:
         @wraps(original)
-        def config(*, vllm_config: Any, **_: Any) -> Any:
-            from vllm.v1.core import kv_cache_utils
-
-            specs = _building.executor.get_kv_cache_specs()
-            configs = kv_cache_utils.get_kv_cache_configs(
-                vllm_config, specs, _building.free_memory()
-            )
-            _building.worker_configs = configs
-            return kv_cache_utils.generate_scheduler_kv_cache_config(configs)
+        def config(**_: Any) -> Any:
+            return _building.derive()
 
         return config
 
@@ -141,9 +229,14 @@ def _probe_scheduler(sources: Sources) -> Verdict:
     call = sources.generator_call("Scheduler")
     init = sources.function(_SCHEDULER, "Scheduler.__init__")
     seen = f"vLLM has Scheduler.{shown(init)}; the generator calls {shown(call)}"
-    wanted = [n for n in ("block_size", "hash_block_size") if n in parameters(init)]
-    missing = [n for n in wanted if not parameters(init)[n] and passed(call, n) is None]
-    return ("needed" if missing else "not-needed"), seen
+    unknown, missing = _misfit(call, init)
+    beyond = [n for n in (*unknown, *missing) if n not in _BLOCK_SIZES]
+    if beyond:
+        raise UnreadableError(f"{', '.join(beyond)} is not known to this patch: {seen}")
+    return ("needed" if unknown or missing else "not-needed"), seen
+
+
+_BLOCK_SIZES = ("block_size", "hash_block_size")
 
 
 def _apply_scheduler(settings: Settings) -> None:
@@ -152,10 +245,10 @@ def _apply_scheduler(settings: Settings) -> None:
 
         @wraps(scheduler, updated=())
         def make(*, vllm_config: Any, **kwargs: Any) -> Any:
-            size = _block_size(vllm_config)
-            for name in ("block_size", "hash_block_size"):
-                if name in known:
-                    kwargs.setdefault(name, size)
+            for name in _BLOCK_SIZES:
+                kwargs.pop(name, None)
+                if name in known and known[name].default is inspect.Parameter.empty:
+                    kwargs[name] = _block_size(vllm_config)
             return scheduler(vllm_config=vllm_config, **kwargs)
 
         return make
@@ -175,9 +268,9 @@ PATCHES = (
     Patch(
         id="speculators/cache-memory",
         title="Ask the workers for their free memory",
-        symptom="Found no NVIDIA driver, from torch.cuda.mem_get_info; on a GPU host: "
-        "the figure of one device, from a process that runs no model",
-        cause="the generator asks CUDA in its own process",
+        symptom="Found no NVIDIA driver, from torch.cuda.mem_get_info, or no memory at all; on a "
+        "GPU host: the figure of one device, from a process that runs no model",
+        cause="the generator asks for the free memory in its own process",
         change="uses the executor's determine_available_memory, the least of all workers",
         until="speculators asks the executor",
         probe=_probe_memory,
@@ -185,22 +278,25 @@ PATCHES = (
     ),
     Patch(
         id="speculators/cache-config",
-        title="Derive the KV cache's config as EngineCore does",
+        title="Derive and start the KV cache as EngineCore does",
         symptom="get_kv_cache_config_from_groups() got an unexpected keyword argument "
-        "'kv_cache_specs'",
-        cause="vLLM changed the function's parameters",
-        change="calls get_kv_cache_configs for all workers, and gives each its own config",
-        until="the call fits the signature",
+        "'kv_cache_specs'; FlexAttention requires num_gpu_blocks to be set",
+        cause="the function's parameters and the steps around it change between releases",
+        change="calls get_kv_cache_configs for all workers, gives each its own config, and does "
+        "what this vLLM's EngineCore does before and after",
+        until="the call fits and speculators does EngineCore's steps",
         probe=_probe_config,
         apply=_apply_config,
     ),
     Patch(
         id="speculators/scheduler-block-size",
         title="Give the scheduler its block size",
-        symptom="Scheduler.__init__() missing 1 required positional argument: 'block_size'",
+        symptom="Scheduler.__init__() missing 1 required positional argument: 'block_size', or "
+        "got an unexpected one",
         cause="vLLM added a required parameter",
-        change="passes the cache's block size times the context parallel sizes",
-        until="speculators passes it",
+        change="passes the cache's block size times the context parallel sizes where it is asked "
+        "for, and nothing elsewhere",
+        until="the call fits the signature",
         probe=_probe_scheduler,
         apply=_apply_scheduler,
     ),

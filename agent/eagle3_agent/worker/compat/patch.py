@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Literal
 
 from eagle3_agent.protocol.values import PatchFinding
@@ -23,6 +24,12 @@ class Settings:
     dtype: str = "auto"
     """``auto`` keeps the checkpoint's own dtype, float32 included."""
     trust_remote_code: bool = False
+    max_num_batched_tokens: int | None = None
+    """Tokens of one step; None keeps the library's choice."""
+    max_num_seqs: int | None = None
+    """Requests in flight; None keeps the library's choice."""
+    layout: Literal["LSH", "SLH"] = "LSH"
+    """How a sample's states lie in memory: what the output format writes."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,7 @@ class Patch:
     """One named change; ``apply`` may serve several patches and is idempotent."""
 
     id: str
+    """``LIBRARY/NAME``: what is changed is the library's, or is where vLLM itself is at fault."""
     title: str
     symptom: str
     cause: str
@@ -69,6 +77,17 @@ def replace(owner: Any, name: str, patch: str, make: Callable[[Any], Any]) -> No
     made = make(current)
     setattr(made, _MARK, (*done, patch))
     setattr(owner, name, made)
+
+
+def wrap(name: str, patch: str, make: Callable[[Any], Any]) -> None:
+    """Put ``make(current)`` in place of a global name of the generator's module."""
+
+    def marked(current: Any) -> Any:
+        made = make(current)
+        # a class cannot lend its __dict__; the name alone helps whoever reads a traceback
+        return wraps(current, updated=())(made) if callable(current) else made
+
+    replace(generator_module(), name, patch, marked)
 
 
 def generator_module() -> Any:

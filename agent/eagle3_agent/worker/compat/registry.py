@@ -6,27 +6,54 @@ from collections.abc import Iterable, Sequence
 
 from eagle3_agent.protocol.values import PatchFinding
 
-from . import config, errors, generate, kv_cache
+from . import config, errors, fits, generate, imports, kv_cache, model, runner
 from .patch import Patch, Settings
 from .sources import Sources
 
 PATCHES: tuple[Patch, ...] = (
+    *imports.PATCHES,  # first: the others import the generator
     *config.PATCHES,
+    *model.PATCHES,
     *kv_cache.PATCHES,
     *generate.PATCHES,
     *errors.PATCHES,
+    *runner.PATCHES,
 )
+
+#: (vLLM, speculators) that the tests run; "" where speculators is not there.
+TRIED = frozenset({("0.16.0", "0.3.0"), ("0.16.0", "0.4.0.1"), ("0.16.0", ""), ("0.32.0", "")})
 
 
 def findings(sources: Sources | None = None) -> tuple[PatchFinding, ...]:
-    """What every patch's probe says of what is installed; imports neither vLLM nor speculators."""
+    """What every probe says of what is installed; imports neither vLLM nor speculators.
+
+    A library that is absent is not spoken of: its patches are left out.
+    """
     sources = sources or Sources.installed()
-    return tuple(patch.finding(sources) for patch in PATCHES)
+    there = {name for name in ("vllm", "speculators") if name in sources.roots}
+    if "vllm" not in there:
+        return ()
+    patches = [p.finding(sources) for p in PATCHES if p.id.partition("/")[0] in there]
+    return (*patches, *fits.findings(sources))
 
 
 def undecided(found: Sequence[PatchFinding]) -> list[PatchFinding]:
     """Patches that could not be decided: the data might be wrong without them."""
     return [f for f in found if f.status == "cannot-tell"]
+
+
+def untried(vllm: str, speculators: str) -> str:
+    """One sentence for a pair that no test runs; empty for one that is tested.
+
+    A build's tag after ``+`` is not looked at.
+    """
+    if (vllm.partition("+")[0], speculators) in TRIED:
+        return ""
+    pair = f"vllm {vllm}" + (f" with speculators {speculators}" if speculators else "")
+    tried = "vllm 0.16.0" + (" with speculators 0.3.0 or 0.4.0.1" if speculators else " or 0.32.0")
+    return (
+        f"{pair} was never run with this release: judged by its signatures alone (tried: {tried})"
+    )
 
 
 def apply(found: Iterable[PatchFinding], settings: Settings) -> None:

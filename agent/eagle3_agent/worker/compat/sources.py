@@ -91,6 +91,13 @@ class Sources:
                 return node
         return None
 
+    def assigned(self, module: str, name: str) -> ast.AnnAssign | None:
+        """A module's annotated variable, also below ``if TYPE_CHECKING``; None when it has none."""
+        for node in ast.walk(self.module(module)):
+            if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
+                return node
+        return None
+
     def has(self, module: str, path: str) -> bool:
         """Raises UnreadableError when there is no such module."""
         self.module(module)
@@ -99,6 +106,31 @@ class Sources:
         except UnreadableError:
             return False
         return True
+
+    def imports(self, module: str, package: str) -> list[tuple[str, str]]:
+        """(module, name) of each ``from PACKAGE... import name`` in it, in order."""
+        found = (n for n in ast.walk(self.module(module)) if isinstance(n, ast.ImportFrom))
+        return [
+            (node.module, alias.name)
+            for node in found
+            if node.module and node.module.partition(".")[0] == package and not node.level
+            for alias in node.names
+        ]
+
+    def names(self, module: str) -> set[str] | None:
+        """What a module defines or imports at its top; None when it may hold any name.
+
+        Raises UnreadableError when there is no such module.
+        """
+        found = set()
+        for node in ast.walk(self.module(module)):
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.add(node.name)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                found.update(alias.asname or alias.name for alias in node.names)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+        return None if found & {"*", "__getattr__"} else found
 
     def calls(self, module: str, path: str, name: str) -> list[ast.Call]:
         """Calls within a class or function whose callee ends in ``name``, in order."""
@@ -123,6 +155,13 @@ def _callee(call: ast.Call) -> str:
 def passed(call: ast.Call, keyword: str) -> ast.expr | None:
     """The value given for a keyword; None when it is left out."""
     return next((k.value for k in call.keywords if k.arg == keyword), None)
+
+
+def is_value(node: ast.expr | None, value: object) -> bool:
+    """Whether the node is the constant ``value``: the same object, or the same text."""
+    if not isinstance(node, ast.Constant):
+        return False
+    return node.value is value or (isinstance(value, str) and node.value == value)
 
 
 def parameters(function: Function) -> dict[str, bool]:

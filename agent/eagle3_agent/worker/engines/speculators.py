@@ -1,7 +1,8 @@
 """Engine ``speculators``: the library's own generator over the vLLM that is installed.
 
-Probes the pair, applies the named patches that it needs in this process, and runs the
-real ``VllmHiddenStatesGenerator``.  What the patches do is ``compat``'s.
+Probes the pair, applies the named patches that it needs in this process, and makes the
+real ``VllmHiddenStatesGenerator``.  What the patches do is ``compat``'s; ``extract`` drives
+the generator's scheduler and executor, and vLLM's rank 0 writes the files.
 """
 
 from __future__ import annotations
@@ -15,25 +16,38 @@ from typing import Any
 from eagle3_agent.protocol.events import Note, Patched
 from eagle3_agent.protocol.values import PatchFinding, Profile
 from eagle3_agent.worker import model_info
-from eagle3_agent.worker.compat import registry
+from eagle3_agent.worker.compat import probe, registry
+from eagle3_agent.worker.compat.driver import Driver
+from eagle3_agent.worker.compat.generate import SOURCE
 from eagle3_agent.worker.compat.patch import Settings
+from eagle3_agent.worker.compat.sources import Sources
 
-from .base import Captured, Emit, EngineError, Loaded, Sample
+from .base import Captured, Emit, EngineError, Loaded, Output, Sample, Watch
+from .lane import Lane
+
+#: Requests in flight where the profile says nothing: enough short samples to fill a step.
+_SEQUENCES = 128
+
+#: Seconds for a step that is under way to end, and for the writers to stop.
+_ABANDON = 10.0
 
 
 class SpeculatorsEngine:
     """See ``base.Engine``."""
 
     name = "speculators"
-    batch_samples = 32  # the generator's own max_num_seqs
 
     def __init__(self) -> None:
-        self.batch_tokens = 8192
         self._generator: Any = None
+        self._lane: Lane | None = None
 
     def load(self, profile: Profile, emit: Emit) -> Loaded:
-        found = registry.findings()
-        _refuse_undecided(found)
+        sources = Sources.installed()
+        found = registry.findings(sources)
+        _refuse(sources, found)
+        note = probe.untried(sources, probe.installed_versions())
+        if note:
+            emit(Note(time.time(), "warning", note))
         # a forked worker would inherit this process's threads and their locks
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         generator_class = _patched_class(profile, found)
@@ -51,11 +65,10 @@ class SpeculatorsEngine:
             gpu_memory_utilization=model.gpu_memory_utilization,
             tensor_parallel_size=model.tensor_parallel_size,
         )
-        return self._loaded(info)
+        return self._loaded()
 
-    def _loaded(self, info: model_info.ModelInfo) -> Loaded:
+    def _loaded(self) -> Loaded:
         config = self._generator.vllm_config
-        self.batch_tokens = int(config.scheduler_config.max_num_batched_tokens)
         text = config.model_config.hf_text_config
         return Loaded(
             dtype=str(config.model_config.dtype).removeprefix("torch."),
@@ -63,6 +76,7 @@ class SpeculatorsEngine:
             layers=int(text.num_hidden_layers),
             vocab=int(config.model_config.get_vocab_size()),
             device=_device(config.parallel_config.tensor_parallel_size),
+            source=getattr(self._generator, SOURCE),
         )
 
     def capture(self, samples: Sequence[Sample]) -> Iterator[Captured]:
@@ -70,27 +84,110 @@ class SpeculatorsEngine:
         for sample, result in zip(samples, results, strict=True):
             yield Captured(sample, tuple(result.pop("hidden_states")))
 
+    def extract(self, samples: Iterator[Sample], output: Output, watch: Watch) -> None:
+        lane = self._lane = Lane("vllm-steps")
+        extraction = _Extraction(self._generator, lane, watch)
+        try:
+            extraction.run(samples, output)
+        except BaseException:
+            extraction.abandon()
+            raise
+
     def close(self) -> None:
         generator, self._generator = self._generator, None
         if generator is not None:
             generator.executor.shutdown()
+        lane, self._lane = self._lane, None
+        if lane is not None:
+            lane.close()
 
 
-def _refuse_undecided(found: Sequence[PatchFinding]) -> None:
+class _Extraction:
+    """One ``extract``.  This thread feeds and schedules; the lane has the workers run the steps.
+
+    A step is scheduled while the one before it runs: nothing is decoded, so what the next
+    step holds does not depend on what this one computes.
+    """
+
+    def __init__(self, generator: Any, lane: Lane, watch: Watch) -> None:
+        self._driver = Driver(generator)
+        self._lane = lane
+        self._watch = watch
+        limits = generator.vllm_config.scheduler_config
+        self._sequences = int(limits.max_num_seqs)
+        self._tokens = 2 * int(limits.max_num_batched_tokens)
+        self._seen = 0
+
+    def run(self, samples: Iterator[Sample], output: Output) -> None:
+        self._wait(self._lane.submit(self._driver.call, "eagle3_open", output))
+        before: Any = None
+        while True:
+            self._top_up(samples)
+            step = self._driver.schedule()
+            running = self._lane.submit(self._driver.run, step)
+            if before is not None:
+                self._wait(before)
+            before = running
+            if not step.total_num_scheduled_tokens:
+                break
+        self._wait(before)
+        if self._driver.waiting:
+            raise EngineError(
+                f"vLLM's scheduler has no room for a sample of {self._driver.uncomputed} tokens: "
+                "raise model.gpu_memory_utilization, or lower model.max_model_len"
+            )
+        self._wait(self._lane.submit(self._driver.call, "eagle3_finish"))
+
+    def _top_up(self, samples: Iterator[Sample]) -> None:
+        """Queue samples up to the limits: two steps' tokens, and the sequences of one."""
+        added: list[tuple[str, int, bytes]] = []
+        while self._driver.waiting < self._sequences and self._driver.uncomputed < self._tokens:
+            sample = next(samples, None)
+            self._watch()
+            if sample is None:
+                break
+            name = f"sample_{self._seen}"
+            self._seen += 1
+            self._driver.add(name, sample.input_ids)
+            added.append((name, sample.index, bytes(sample.loss_mask)))
+        if added:
+            # the lane keeps the order: workers hear of these before the step that holds them
+            self._lane.submit(self._driver.call, "eagle3_expect", added)
+
+    def _wait(self, future: Any) -> Any:
+        while not self._lane.wait(future, 0.2):
+            self._watch()
+        if future.exception() is not None:
+            # a writer's error is told through the ledger, and is the cause of this one
+            self._watch()
+        return future.result()
+
+    def abandon(self) -> None:
+        """Have the writers drop what they hold, if the workers get to it soon."""
+        self._lane.wait(self._lane.submit(self._driver.call, "eagle3_reset"), _ABANDON)
+
+
+def _refuse(sources: Sources, found: Sequence[PatchFinding]) -> None:
+    """Raise EngineError where a library is missing, or where it cannot be told what is needed."""
+    for name in ("vllm", "speculators"):
+        if name not in sources.roots:
+            raise EngineError(
+                f"{name} is not installed: install it in host.python's environment, or use "
+                f"another engine ({'transformers' if name == 'vllm' else 'vllm'})"
+            )
     unsure = registry.undecided(found)
     if unsure:
         first = unsure[0]
         raise EngineError(
             f"cannot tell whether {len(unsure)} patches are needed for this vLLM and speculators, "
-            f"so the data might be wrong (first: {first.patch}: {first.evidence}). Use the "
-            "supported pair, vllm 0.16.0 with speculators 0.3.0, or the engine transformers"
+            f"so the data might be wrong (first: {first.patch}: {first.evidence}). Use vllm 0.16.0 "
+            "with speculators 0.3.0 or 0.4.0.1, or the engine vllm"
         )
 
 
 def _patched_class(profile: Profile, found: Sequence[PatchFinding]) -> Any:
-    settings = Settings(profile.model.dtype, profile.model.trust_remote_code)
     try:
-        registry.apply(found, settings)
+        registry.apply(found, _settings(profile))
         from speculators.data_generation.vllm_hidden_states_generator import (
             VllmHiddenStatesGenerator,
         )
@@ -100,6 +197,24 @@ def _patched_class(profile: Profile, found: Sequence[PatchFinding]) -> Any:
             "Install what is missing there"
         ) from error
     return VllmHiddenStatesGenerator
+
+
+def _settings(profile: Profile) -> Settings:
+    tokens, sequences = profile.engine.max_num_batched_tokens, profile.engine.max_num_seqs
+    if tokens is not None and sequences is not None and tokens < sequences:
+        raise EngineError(
+            f"engine.max_num_batched_tokens ({tokens}) is below engine.max_num_seqs "
+            f"({sequences}): a step holds at least a token of each"
+        )
+    if sequences is None:
+        sequences = _SEQUENCES if tokens is None else min(_SEQUENCES, tokens)
+    return Settings(
+        dtype=profile.model.dtype,
+        trust_remote_code=profile.model.trust_remote_code,
+        max_num_batched_tokens=tokens,
+        max_num_seqs=sequences,
+        layout="SLH" if profile.output.format == "safetensors" else "LSH",
+    )
 
 
 def _device(count: int) -> str:
