@@ -13,6 +13,7 @@ import time
 import traceback
 from pathlib import Path
 from types import FrameType
+from typing import Union
 
 from eagle3_agent.protocol.events import Failure
 from eagle3_agent.runs import RunFolder
@@ -21,6 +22,9 @@ from . import failure
 from .engines.base import EngineError
 from .errors import WorkerError
 from .job import Job
+from .script.job import ScriptJob
+
+AnyJob = Union[Job, ScriptJob]
 
 
 class Stopped(BaseException):
@@ -37,11 +41,12 @@ def main(path: Path) -> int:
     On SIGTERM or SIGINT cleans up and then dies of that signal.
     """
     folder = RunFolder(path.resolve())
-    job: Job | None = None
+    job: AnyJob | None = None
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stop)
-        job = Job(folder, folder.record())
+        record = folder.record()
+        job = (ScriptJob if record.engine == "script" else Job)(folder, record)
         job.go()
         return 0
     except Stopped as stopped:
@@ -57,7 +62,7 @@ def _stop(number: int, _: FrameType | None) -> None:
     raise Stopped(number)
 
 
-def _die(job: Job | None, number: int) -> int:
+def _die(job: AnyJob | None, number: int) -> int:
     if job is not None:
         job.abandon()
     print(f"stopped by {signal.Signals(number).name}", file=sys.stderr, flush=True)
@@ -66,7 +71,7 @@ def _die(job: Job | None, number: int) -> int:
     return 128 + number
 
 
-def _fail(folder: RunFolder, job: Job | None, error: BaseException) -> int:
+def _fail(folder: RunFolder, job: AnyJob | None, error: BaseException) -> int:
     if isinstance(error, (WorkerError, EngineError)):
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
     else:

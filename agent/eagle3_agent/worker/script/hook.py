@@ -1,0 +1,100 @@
+"""Do something when a module is imported for the first time, and not before.
+
+What a script does not import is not imported for it: a patch of vLLM would cost every script
+the import of vLLM.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+Action = Callable[[], None]
+
+
+def install(*, on_import: dict[str, Action], after_import: dict[str, Action]) -> None:
+    """``on_import``: the action imports the module itself, with whatever it needs around it.
+
+    ``after_import``: called once the module's body has run.  An action whose import fails is
+    tried again with the next import.
+    """
+    sys.meta_path.insert(0, _Finder(dict(on_import), dict(after_import)))
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, on_import: dict[str, Action], after_import: dict[str, Action]) -> None:
+        self._on, self._after = on_import, after_import
+        self._busy: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname in self._busy:
+            return None  # the action's own import
+        if fullname in self._on:
+            return self._imported(fullname)
+        if fullname in self._after:
+            return self._followed(fullname, path, target)
+        return None
+
+    def _imported(self, name: str) -> ModuleSpec:
+        self._busy.add(name)
+        try:
+            self._on[name]()
+        finally:
+            self._busy.discard(name)
+        del self._on[name]
+        return ModuleSpec(name, _Ready(sys.modules[name]))
+
+    def _followed(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = (
+                find(name, path, target) if find and finder is not self else None
+            )
+            if spec is not None:
+                break
+        else:
+            return None
+        if spec.loader is not None:
+            spec.loader = _Followed(spec.loader, spec, lambda: self._after.pop(name, _nothing)())
+        return spec
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Ready(Loader):
+    """Hands out a module that has been imported; leaves its own spec on it."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+class _Followed(Loader):
+    """The real loader, and the action after it; the module keeps the real one."""
+
+    def __init__(self, loader: Any, spec: ModuleSpec, action: Action) -> None:
+        self._loader, self._spec, self._action = loader, spec, action
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._spec.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._action()
