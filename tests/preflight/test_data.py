@@ -19,8 +19,8 @@ from eagle3_agent.preflight.data_facts import PROBE, DataFacts
 from eagle3_agent.preflight.model_facts import PROBE as MODEL
 from eagle3_agent.preflight.model_facts import ModelFacts
 from eagle3_agent.preflight.tally import Limits, Tally
-from eagle3_agent.rowrules import RowError
 from eagle3_agent.protocol.values import Profile, Verdict
+from eagle3_agent.rowrules import RowError
 from support.preflight import gather, profile
 
 #: Written by datasets 5.0.1 (save_to_disk) and pyarrow 26: 4 rows of 3, 5, 0 and 8 token ids

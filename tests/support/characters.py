@@ -47,6 +47,9 @@ class CharacterTokenizer:
     def get_chat_template(self, *, tools: Any = None) -> str:
         return "{% for m in messages %}"
 
+    def get_added_vocab(self) -> dict[str, int]:
+        return {}
+
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> str:
         assert options["tokenize"] is False
         if conversation[0]["role"] == "tool":

@@ -10,6 +10,7 @@ end-of-turn token, without the header before and the line break after.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +29,8 @@ class Tokenizer(Protocol):
     def apply_chat_template(self, conversation: list[Message], **options: Any) -> Any: ...
 
     def get_chat_template(self, *, tools: Any = None) -> str: ...
+
+    def get_added_vocab(self) -> dict[str, int]: ...
 
     def __call__(self, text: str, **options: Any) -> Any: ...
 
@@ -95,10 +98,37 @@ class ChatEncoder:
         if alone[:start] != text[:start]:
             raise RowError(f"the chat template rewrites what comes before message {at + 1}")
         content = str(messages[at]["content"])
-        turn = _kept(alone[start:].rstrip(), text, start, content)
-        if not turn:
+        end = self._end(alone[start:].rstrip(), text, start, content)
+        if end <= start:
             raise RowError(f"message {at + 1} is not found in what the chat template renders")
-        return start + self._header(turn, messages[:at], content, options), start + len(turn)
+        return start + self._header(text[start:end], messages[:at], content, options), end
+
+    def _end(self, turn: str, text: str, start: int, content: str) -> int:
+        """Where ``turn``, the last one of what it was rendered from, ends in ``text``; 0: nowhere.
+
+        Before other messages a template may drop its thinking, and close it with another mark.
+        """
+        beyond = _end_of(content, turn)
+        for cut in range(beyond):
+            if text.startswith(turn[cut:], start):
+                return start + len(turn) - cut
+        special = self._tokenizer.get_added_vocab() if self._tokenizer.is_fast else {}
+        if beyond == len(turn):
+            beyond -= max((len(mark) for mark in special if turn.endswith(mark)), default=0)
+        for cut in range(beyond):
+            if text.startswith(turn[cut:beyond], start):
+                return self._closed(text, start + beyond - cut, set(special.values()))
+        return 0
+
+    def _closed(self, text: str, end: int, special: set[int]) -> int:
+        """The end of the special token that follows ``end`` and white space; 0 for none."""
+        if not special:
+            return 0
+        made = self._tokenize(text, return_offsets_mapping=True)
+        for token, (low, high) in zip(made["input_ids"], made["offset_mapping"]):
+            if low >= end and token in special:
+                return 0 if text[end:low].strip() else int(high)
+        return 0
 
     def _header(
         self, turn: str, before: list[Message], content: str, options: dict[str, Any]
@@ -110,9 +140,8 @@ class ChatEncoder:
         """
         if self._render(before, True, options) != self._render(before, False, options):
             return 0
-        answer = content.strip()
-        found = turn.find(answer) if answer else -1
-        if found < 0:
+        found = turn.find(content) if content in turn else turn.find(content.strip())
+        if not content.strip() or found < 0:
             raise RowError(
                 f"message {len(before) + 1} cannot be told from its header: the chat template has "
                 "no generation prompt"
@@ -126,10 +155,20 @@ class ChatEncoder:
             return len(prompt)
         # a prompt that opens a thinking block which finished turns do not carry
         bare = self._render(before, False, options)
-        shared = _common(prompt, text)
-        if text.startswith(bare) and shared > len(bare):
-            return shared
+        if text.startswith(bare):
+            shared = _common(prompt, text)
+            likely = [h for h in self._headers(prompt, before, options) if len(bare) < h <= shared]
+            if likely:
+                return max(likely)
         raise RowError(f"the chat template rewrites what comes before message {len(before) + 1}")
+
+    def _headers(
+        self, prompt: str, before: list[Message], options: dict[str, Any]
+    ) -> Iterator[int]:
+        """Where the header of an answer ends that shares nothing with the rest of ``prompt``."""
+        answered = [*before, {"role": "assistant", "content": "0"}]
+        for messages in (answered, [*answered, {"role": "user", "content": "0"}]):
+            yield _common(prompt, self._render(messages, False, options))
 
     def _mask_by_offsets(self, text: str, spans: list[tuple[int, int]]) -> Encoded:
         made = self._tokenize(text, return_offsets_mapping=True)
@@ -180,26 +219,14 @@ def _refused(who: str, error: Exception) -> RowError:
     return RowError(f"the {who} refuses it: {first[:200]}")
 
 
-def _kept(turn: str, text: str, start: int, content: str) -> str:
-    """The longest end of ``turn`` that stands in ``text`` at ``start``.
-
-    All of it as a rule; less where the template drops the thinking of turns that are not the
-    last.  Empty when not even the end of ``content`` stands there.
-    """
-    if text.startswith(turn, start):
-        return turn
-    beyond = _end_of(content.strip(), turn)
-    for cut in range(1, beyond):
-        if turn[cut] == text[start : start + 1] and text.startswith(turn[cut:], start):
-            return turn[cut:]
-    return ""
-
-
 def _end_of(content: str, turn: str) -> int:
-    """Where the template's own end-of-turn text begins in ``turn``; 0 when no content is in it."""
-    # a template may change white space inside of the content: the longest end that is as it was
-    for length in range(min(32, len(content)), 0, -1):
-        found = turn.rfind(content[-length:])
+    """Where the template's own end-of-turn text begins in ``turn``; all of it without an answer."""
+    answer = content.rpartition("</think>")[2].strip()
+    if not answer:
+        return len(turn)
+    # a template may change white space inside of the answer: the longest end that is as it was
+    for length in range(min(32, len(answer)), 0, -1):
+        found = turn.rfind(answer[-length:])
         if found >= 0:
             return found + length
     return 0

@@ -26,6 +26,9 @@ from .errors import DataError, ModelError
 #: So many rows are looked at for the first one that is no broken line.
 _PEEK = 100
 
+#: Text that every chat model's tokenizer gives back, but for white space at its ends.
+_PROBE = "Two words.\n\n  {x: 1}\n"
+
 
 @dataclass(frozen=True)
 class Usable:
@@ -183,18 +186,28 @@ def digest(values: Sequence[int]) -> str:
 
 def _load_tokenizer(model: Path, trust_remote_code: bool) -> Any:
     try:
-        from transformers import AutoTokenizer
+        import transformers
     except ImportError:
         raise DataError(
             "conversations need transformers in the interpreter that host.python names: "
             "pip install transformers there, or give input_ids"
         ) from None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(model), local_files_only=True, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # the library raises many types for one broken folder
         raise ModelError(f"{model}: its tokenizer cannot be loaded: {error}") from error
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(f"{model}: its tokenizer has no chat template: add one, or give input_ids")
+    ids = tokenizer(_PROBE, add_special_tokens=False)["input_ids"]
+    again = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    if again.strip() != _PROBE.strip():
+        # transformers 5 rebuilds the tokenizer of some classes and leaves out how text is split
+        raise ModelError(
+            f"{model}: its tokenizer turns {_PROBE!r} into {again!r}: "
+            f"{type(tokenizer).__name__} of transformers {transformers.__version__} does not read "
+            "tokenizer.json as it stands; set tokenizer_class to PreTrainedTokenizerFast in "
+            "tokenizer_config.json, or give input_ids"
+        )
     return tokenizer
