@@ -75,6 +75,12 @@ def words(told: Throughput) -> str:
 _TIME = " of the time"
 
 
+def computed(told: Throughput) -> str:
+    """``1 731 598 tokens in 214 steps``"""
+    steps = f"{formats.count(told.steps)} step{'' if told.steps == 1 else 's'}"
+    return f"{formats.count(told.tokens)} tokens in {steps}"
+
+
 def write_busy(told: Throughput) -> float | None:
     """Share, 0 to 1, of the writer threads' time in which they wrote; None without threads."""
     room = told.seconds * told.threads
@@ -87,15 +93,15 @@ def copy_busy(told: Throughput) -> float | None:
 
 
 def facts(told: Throughput) -> list[tuple[str, str]]:
-    """(name, figure) of everything that is not in the shares, for a line or a list."""
+    """(name, figure) of what is not in the shares, what matters first; the buffer's is its peak."""
     busy, copying = write_busy(told), copy_busy(told)
     threads = f"{formats.count(told.threads)} writer{'' if told.threads == 1 else 's'}"
     return [
         (threads, f"{_share(busy)} busy"),
-        ("copy", _share(copying)),
+        ("buffer", f"{formats.size(told.buffer_peak)} of {formats.size(told.buffer_limit)}"),
         ("steps", f"{_share(told.fill)} full" if told.steps else formats.UNKNOWN),
         ("padding", _share(told.padding) if told.steps else formats.UNKNOWN),
-        ("buffer", f"{formats.size(told.buffer_peak)} of {formats.size(told.buffer_limit)}"),
+        ("copy", _share(copying)),
     ]
 
 

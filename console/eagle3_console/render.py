@@ -25,11 +25,12 @@ from eagle3_agent.protocol.values import (
     RunDetail,
     RunState,
     RunSummary,
+    Throughput,
     VerifyReport,
     Where,
 )
 
-from . import eta, formats
+from . import bounds, eta, formats
 from .hosttext import clean, crop, crop_left, fit
 from .outcomes import MARKS, Tone
 
@@ -217,7 +218,21 @@ def detail_object(value: RunDetail) -> dict[str, Any]:
         "patches": to_json(value.patches),
         "environment": to_json(value.environment),
         "stages": to_json(value.stages),
+        "throughput": throughput_object(value.throughput),
         "folder": value.folder,
+    }
+
+
+def throughput_object(value: Throughput | None) -> dict[str, Any] | None:
+    """The event's fields; ``shares`` of the time, and what bounds the run."""
+    if value is None:
+        return None
+    parts = bounds.shares(value)
+    return {
+        **to_json(value),
+        "shares": None if parts is None else dict(parts.items()),
+        "bound": bounds.bound(value),
+        "words": bounds.words(value),
     }
 
 
@@ -299,6 +314,8 @@ def detail(value: RunDetail, now: float) -> list[Line]:
         end = stage.ended if stage.ended is not None else now
         going = "" if stage.ended is not None else "  (goes on)"
         lines.append((f"  {stage.name:10} {formats.duration(end - stage.started):>8}{going}", ""))
+    if value.throughput is not None:
+        lines += _throughput(value.throughput)
     lines.append(("profile", "bold"))
     for section, values in to_json(resolved).items():
         if isinstance(values, dict):
@@ -311,6 +328,23 @@ def detail(value: RunDetail, now: float) -> list[Line]:
         lines.append(("traceback", "bold"))
         lines += [(f"  {text}", "") for text in run.error.traceback.split("\n")]
     return lines
+
+
+def _throughput(value: Throughput) -> list[Line]:
+    parts = bounds.shares(value)
+    if parts is None:
+        return []
+    waits = bounds.bound(value) == "waiting"
+    told = "   ".join(f"{name} {formats.percent(100 * share)}" for name, share in parts.items())
+    rest = "   ".join(f"{name} {figure}" for name, figure in bounds.facts(value))
+    rate = formats.rate(bounds.model_rate(value))
+    return [
+        ("throughput", "bold"),
+        (f"  {bounds.words(value)}", "amber" if waits else ""),
+        (f"  {told}", ""),
+        (f"  {rest}", ""),
+        (f"  {bounds.computed(value)}, {rate} mean of the model", ""),
+    ]
 
 
 def _detail_checks(value: RunDetail) -> list[Line]:
@@ -359,6 +393,9 @@ def progress_line(standing: Standing) -> str:
         text += "  "
         text += f" {formats.samples(standing.samples, ' samples')}   {formats.rate(standing.rate)}"
         text += f"   {formats.size(standing.bytes)}"
+        told = standing.throughput
+        if told is not None and bounds.bound(told) == "waiting":
+            text += f"   {bounds.words(told)}"
     rest = eta.estimate(standing, standing.last or 0.0)
     return f"{text}   ETA {formats.duration(rest.seconds)} ({rest.basis})" if rest else text
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Union
 
-from eagle3_agent.protocol.events import Event, Load, Progress, Stage, Wrote
+from eagle3_agent.protocol.events import Event, Load, Progress, Stage, Throughput, Wrote
 from eagle3_agent.protocol.fold import Standing, fold
 from eagle3_agent.protocol.values import (
     HostSample,
@@ -391,7 +391,7 @@ def tells_more(event: Event) -> bool:
     """Whether an event says what the figures and the run's outcome do not."""
     if isinstance(event, Stage) and event.name == "done":
         return False
-    return not isinstance(event, (Load, Progress))
+    return not isinstance(event, (Load, Progress, Throughput))
 
 
 def kept_tail(tail: tuple[Event, ...], events: Iterable[Event]) -> tuple[Event, ...]:

@@ -15,6 +15,7 @@ from eagle3_agent.protocol.events import (
     Progress,
     Skipped,
     Stage,
+    Throughput,
     Wrote,
 )
 from eagle3_agent.protocol.fold import Standing, fold
@@ -30,6 +31,7 @@ EVENTS: list[Event] = [
     *[Progress(8.0 + n, n, 100, 0, 10 * n, 50 * n, 9.0, 2.0, 100.0 - n) for n in range(30)],
     *[Wrote(40.0 + n, n, f"data_{n}.pt", 10, 50) for n in range(9)],
     Progress(60.0, 31, 100, 1, 310, 1550),
+    *[Throughput(60.0 + n, n, 9, 1, n, 0, 0, 0, 0, 0, 1.0, 2, 8, 64) for n in (0.25, 0.5)],
     Skipped(61.0, 31, "empty"),
     Wrote(62.0, 32, "data_32.pt", 10, 50),
     Progress(63.0, 32, 100, 1, 320, 1600),

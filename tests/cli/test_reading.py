@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_agent.protocol.events import Load, Stage
+from eagle3_agent.protocol.events import Load, Stage, Throughput
 from eagle3_agent.protocol.messages import (
     AgentStatus,
     Checked,
@@ -83,6 +83,25 @@ def test_show_has_profile_preflight_patches_environment(host: Bench) -> None:
     text = host.run("show", "local", "4").out
     for word in ("RuntimeError: boom", "gen.py:273", "reply-shape", "layers=[2, 30", "580.95"):
         assert word in text
+
+
+def test_show_says_what_bounds_the_run(host: Bench) -> None:
+    told = Throughput(
+        t=9.0, seconds=100.0, tokens=230_000, steps=112, prefill=57.0, capture=2.0, copy=8.0,
+        write=396.0, wait=38.0, padding=0.0, fill=0.97, threads=4, buffer_peak=8 << 30,
+        buffer_limit=8 << 30,
+    )  # fmt: skip
+    host.answers[GetRun] = Detail(1, detail(throughput=told))
+    shown = host.run("show", "local", "4", "--json").object["throughput"]
+    assert shown["bound"] == "waiting"
+    assert shown["words"] == "bound by the disk: the model waited 38 % of the time"
+    assert shown["shares"]["waiting"] == pytest.approx(0.38)
+    assert (shown["write"], shown["threads"], shown["buffer_limit"]) == (396.0, 4, 8 << 30)
+    text = host.run("show", "local", "4").out
+    assert "bound by the disk: the model waited 38 % of the time" in text
+    assert "4 writers 99 % busy   buffer 8.0 GiB of 8.0 GiB   steps 97 % full" in text
+    host.answers[GetRun] = Detail(1, detail())
+    assert host.run("show", "local", "4", "--json").object["throughput"] is None
 
 
 def test_a_run_that_is_not_there(host: Bench) -> None:
@@ -216,6 +235,14 @@ def test_compat_gives_the_evidence(host: Bench, profile_path: str) -> None:
         "cannot-tell",
     ]
     assert shown["problems"] == list(problems)
+
+
+def test_compat_of_an_engine_that_needs_no_patch_says_so(host: Bench, profile_path: str) -> None:
+    host.answers[GetCompat] = Compat(1, (), {"vllm": "0.32.0"}, 1.5, (), "vllm")
+    ran = host.run("compat", "local", "-p", profile_path)
+    assert ran.out.splitlines() == ["vllm 0.32.0", "engine vllm: no patch bears on it; 1.5 s"]
+    shown = host.run("compat", "local", "-p", profile_path, "--json").object
+    assert (shown["engine"], shown["findings"]) == ("vllm", [])
 
 
 @pytest.mark.parametrize(("ok", "code"), [(True, ExitCode.DONE), (False, ExitCode.FAILED)])

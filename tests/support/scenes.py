@@ -16,6 +16,7 @@ from eagle3_agent.protocol.events import (
     Progress,
     Spawned,
     Stage,
+    Throughput,
     Wrote,
 )
 from eagle3_agent.protocol.values import (
@@ -202,7 +203,27 @@ def events_until_extract(start: float, load_seconds: float) -> list[Event]:
     return made
 
 
-def extracting_events() -> list[Event]:
+def throughput(*, disk: bool = False) -> Throughput:
+    """12:41 of extraction, the model busy; or, with ``disk``, waiting for the writers."""
+    return Throughput(
+        t=NOW - 1,
+        seconds=761.0,
+        tokens=1_731_598,
+        steps=214,
+        prefill=437.0 if disk else 706.0,
+        capture=12.4,
+        copy=61.2,
+        write=6012.0 if disk else 2436.0,
+        wait=289.2 if disk else 7.6,
+        padding=0.011,
+        fill=0.97,
+        threads=8,
+        buffer_peak=int((8.0 if disk else 1.3) * GIB),
+        buffer_limit=8 * GIB,
+    )
+
+
+def extracting_events(*, disk: bool = False) -> list[Event]:
     start = NOW - 1871
     made = events_until_extract(start, 1082.0)
     for i in range(406, 412):
@@ -211,6 +232,7 @@ def extracting_events() -> list[Event]:
     made.append(
         Progress(NOW - 1, 412, 1000, 0, 1_723_406, int(47.1 * GIB), 2283.0, 10.0, eta=1085.0)
     )
+    made.append(throughput(disk=disk))
     return made
 
 
@@ -291,15 +313,15 @@ def history() -> tuple[RunSummary, ...]:
     )
 
 
-def extracting(gpus: int = 8) -> FakeLink:
-    """Run 4 at 412 of 1000 samples."""
+def extracting(gpus: int = 8, *, disk: bool = False) -> FakeLink:
+    """Run 4 at 412 of 1000 samples; with ``disk`` its writers are behind."""
     link = FakeLink(runs=history(), now=NOW)
     link.samples = [
         *past(600, gpus, since_load=1869.0, since_extract=746.0),
         sample(NOW, gpus),
     ]
     link.details = {r.run: detail(r) for r in link.runs}
-    link.happen("0004", *extracting_events())
+    link.happen("0004", *extracting_events(disk=disk))
     link.happen("0003", *failed_events(), ended=True)
     link.write("0004", "output", log_text())
     return link

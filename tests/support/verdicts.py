@@ -43,7 +43,7 @@ def profile() -> Profile:
 
 
 def judged(facts: Facts, at: float) -> Report:
-    verdicts = runner.judge(catalogue.CHECKS, facts, profile(), _SECONDS)
+    verdicts = runner.judge(catalogue.for_profile(profile()), facts, profile(), _SECONDS)
     return Report(verdicts, 0.671, at)
 
 

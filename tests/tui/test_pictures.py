@@ -48,6 +48,7 @@ def after_all_runs() -> FakeLink:
 #: name -> (the host, keys to press, what the state must hold before the picture)
 STATES: dict[str, tuple[Callable[[], FakeLink], Sequence[str]]] = {
     "dashboard-extracting": (scenes.extracting, ()),
+    "dashboard-disk-bound": (lambda: scenes.extracting(2, disk=True), ()),
     "dashboard-loading": (scenes.loading, ()),
     "dashboard-failed": (scenes.failed, ()),
     "preflight-blocked": (blocked, ("p",)),
@@ -62,6 +63,7 @@ ONCE: dict[str, tuple[Callable[[], FakeLink], Sequence[str]]] = {
     "dashboard-one-gpu": (lambda: scenes.extracting(1), ()),
     "dashboard-sixteen-gpus": (lambda: scenes.extracting(16), ()),
     "run": (scenes.extracting, ("h", "down", "enter")),
+    "run-extracting": (scenes.extracting, ("h", "enter")),
     "h200-loading": (lambda: host_at(moment("0002", after_extract=-25.0)), ()),
     "h200-failed": (killed_rank, ()),
     "log-at-the-error": (killed_rank, ("e", "l")),

@@ -22,6 +22,14 @@ attempt, profile, engine, started, ended, samples {total, done, skipped}, tokens
 tokens_per_second, output_dir, error {type, message, rank, where}"""
 
 
+_THROUGHPUT_KEYS = """\
+seconds of the extract stage so far, tokens and
+steps computed, prefill, capture, copy, wait (for the disk) and write (summed over threads)
+in seconds, padding and fill (0 to 1), threads, buffer_peak and buffer_limit in bytes,
+shares {prefill, capture, waiting, other} of the time, bound (the one that matters: prefill
+is the model, waiting the disk), words (the same as a sentence)."""
+
+
 def add(commands: arguments.Commands) -> None:
     parser = arguments.command(
         commands,
@@ -40,7 +48,8 @@ def add(commands: arguments.Commands) -> None:
         "show everything about one run that is not a stream",
         show,
         f"With --json: {_RUN_KEYS},\n"
-        "and profile (resolved), preflight, forced, patches, environment, stages, folder.",
+        "and profile (resolved), preflight, forced, patches, environment, stages, folder, and\n"
+        f"throughput (null before the first step): {_THROUGHPUT_KEYS}",
         "  eagle3-console show root@gpu-01 last",
     )
     arguments.target(parser)

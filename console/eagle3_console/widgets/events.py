@@ -19,9 +19,10 @@ from eagle3_agent.protocol.events import (
     Skipped,
     Spawned,
     Stage,
+    Throughput,
     Wrote,
 )
-from eagle3_console import formats
+from eagle3_console import bounds, formats
 from eagle3_console.hosttext import clean
 from eagle3_console.store import State
 
@@ -128,6 +129,9 @@ def describe(event: Event) -> tuple[str, str, str]:
     if isinstance(event, Patched):
         done = "applied" if event.applied else event.finding.status.replace("-", " ")
         return " ", ink.DIM, f"patch {clean(event.finding.patch)}: {done}"
+    if isinstance(event, Throughput):
+        said = bounds.words(event)
+        return " ", ink.DIM, f"{bounds.computed(event)}{f': {said}' if said else ''}"
     return _life(event)
 
 

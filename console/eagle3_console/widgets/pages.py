@@ -11,12 +11,12 @@ from textual.content import Content
 
 from eagle3_agent.protocol.events import Event, Skipped
 from eagle3_agent.protocol.fold import Standing
-from eagle3_agent.protocol.values import ErrorInfo, Profile, RunDetail, RunSummary
-from eagle3_console import formats
+from eagle3_agent.protocol.values import ErrorInfo, Profile, RunDetail, RunSummary, Throughput
+from eagle3_console import bounds, formats
 from eagle3_console.hosttext import clean, clean_lines, crop, first_line, fit, folded
 from eagle3_console.store import State
 
-from . import ink
+from . import ink, throughput
 from .events import event_line
 from .events import rows as event_rows
 from .run import error_headline, stage_items, where
@@ -64,6 +64,9 @@ def run_page(known: Known, state: State, width: int) -> list[Content]:
     error = standing.error or run.error
     if error is not None:
         rows += section("What happened first", error_rows(error, width))
+    told = standing.throughput or (detail.throughput if detail is not None else None)
+    if told is not None:
+        rows += section("Where the time went", _throughput(told, standing, width))
     rows += section("Timeline", _timeline(known, state, width))
     if detail is None:
         return [*rows, Content(""), Content.styled("reading the rest from the host", ink.DIM)]
@@ -92,6 +95,23 @@ def _facts(run: RunSummary, state: State, width: int) -> list[Content]:
     )
     head = fact("state", f"{symbol} {run.state}", width, f"bold {colour}", _SHORT)
     return [head, *(fact(name, value, width, "", _SHORT) for name, value in facts)]
+
+
+def _throughput(told: Throughput, standing: Standing, width: int) -> list[Content]:
+    parts = bounds.shares(told)
+    if parts is None:
+        return []
+    bar = ink.row(*throughput.bar_parts(parts, max(10, min(72, width - 4))))
+    rows = [ink.row("  ", line) for line in ink.spread(throughput.legend(parts), width - 2)]
+    now = "" if standing.rate is None else f"{formats.rate(standing.rate)} now · "
+    facts = (
+        ("bound", bounds.words(told).removeprefix("bound ")),
+        ("rate", f"{now}{formats.rate(bounds.model_rate(told))} mean of the model"),
+        ("computed", bounds.computed(told)),
+        *bounds.facts(told),
+    )
+    shown = [fact(name, value, width, "", _SHORT) for name, value in facts]
+    return [ink.row("  ", bar), *rows, *shown]
 
 
 def _timeline(known: Known, state: State, width: int) -> list[Content]:
@@ -217,14 +237,16 @@ def profile_rows(profile: Profile, width: int) -> list[Content]:
         if not dataclasses.is_dataclass(value):
             continue
         for field in dataclasses.fields(value):
-            shown = _setting(getattr(value, field.name))
+            shown = _setting(field.name, getattr(value, field.name))
             rows.append(fact(f"{part.name}.{field.name}", shown, width))
     return rows
 
 
-def _setting(value: Any) -> str:
+def _setting(name: str, value: Any) -> str:
     if value is None:
         return formats.UNKNOWN
+    if name.endswith("_bytes"):
+        return formats.size(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):

@@ -11,7 +11,7 @@ from eagle3_console.eta import Eta, estimate, overdue, shard_pace
 from eagle3_console.hosttext import clean, crop, crop_left, first_line
 from eagle3_console.store import ENDED, State
 
-from . import ink
+from . import ink, throughput
 from .panel import Panel
 
 #: What an estimate is of.
@@ -83,6 +83,8 @@ def run_lines(state: State, run: RunSummary, width: int) -> list[Content]:
     else:
         rows.append(progress(state, standing, width))
         rows += ink.spread(figures(state, standing), width)
+        if standing.throughput is not None:
+            rows += throughput.lines(standing.throughput, width)
     return rows
 
 
