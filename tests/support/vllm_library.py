@@ -7,17 +7,25 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from eagle3_agent.worker.compat import registry
+from eagle3_agent.worker.compat import imports, registry
 from eagle3_agent.worker.compat.patch import Settings, generator_module
 
 
-def patched(without: Collection[str] = (), budget: int = 256) -> Any:
+#: Without these there is no module to load anew.
+IMPORTS = {patch.id for patch in imports.PATCHES}
+
+
+def patched(
+    without: Collection[str] = (), budget: int = 256, settings: Settings = Settings()
+) -> Any:
     """The generator's module, fresh, with every needed patch but those left out.
 
     ``budget``: tokens of one scheduler step at least; max_model_len where that is larger.
     """
+    found = [f for f in registry.findings() if f.patch not in without]
+    registry.apply([f for f in found if f.patch in IMPORTS], Settings())
     module: Any = importlib.reload(generator_module())
-    registry.apply([f for f in registry.findings() if f.patch not in without], Settings())
+    registry.apply(found, settings)
     module.MIN_MAX_BATCHED_TOKENS = budget
     return module
 

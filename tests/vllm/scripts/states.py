@@ -87,7 +87,7 @@ def data(cases: Cases) -> dict[str, float]:
         "shared prefixes": cases.check([same, same, same[:89], [*same[:64], 3, 4, 5]]),
         "shared prefixes, later call": cases.check([same, same[:100]]),
         "more rows than slots": cases.check(
-            [row[:9] + [n] for n, row in enumerate(rows([9] * 40, seed=4))]
+            [[*row[:9], n] for n, row in enumerate(rows([9] * 40, seed=4))]
         ),
     }
 

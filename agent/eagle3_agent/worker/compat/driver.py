@@ -82,7 +82,7 @@ class Driver:
 
 
 def call(executor: Any, method: str, *args: Any, timeout: float | None = None) -> list[Any]:
-    """Call a method of every worker of an executor; raises RemoteError for what one of them told."""
+    """Call a method of every worker of an executor; raises RemoteError for their error."""
     replies = list(executor.collective_rpc(method, args=args, timeout=timeout))
     for reply in replies:
         error = getattr(reply, "error", None)

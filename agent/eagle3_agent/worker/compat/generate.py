@@ -217,9 +217,9 @@ def _probe_held(sources: Sources) -> Verdict:
 
 
 def _probe_sample_order(sources: Sources) -> Verdict:
-    for call in sources.calls(GENERATOR, _GENERATE, "sorted"):
-        if "req" in ast.unparse(call):
-            return "needed", f"generate() returns the samples in the order of {shown(call)}"
+    for found in sources.calls(GENERATOR, _GENERATE, "sorted"):
+        if "req" in ast.unparse(found):
+            return "needed", f"generate() returns the samples in the order of {shown(found)}"
     return "not-needed", "generate() returns the samples in the order of the call"
 
 

@@ -12,13 +12,14 @@ import inspect
 from functools import wraps
 from typing import Any
 
-from .patch import Patch, Settings, Verdict, generator_module, replace
+from .patch import Patch, Settings, Verdict, generator_module, replace, wrap
 from .sources import (
     GENERATOR,
     GENERATOR_CLASS,
     Sources,
     UnreadableError,
     parameters,
+    passed,
     shown,
     takes_anything,
 )
@@ -27,7 +28,12 @@ _KV_UTILS = "vllm.v1.core.kv_cache_utils"
 _EXECUTOR = "vllm.v1.executor.abstract"
 _CORE = "vllm.v1.engine.core"
 _SCHEDULER = "vllm.v1.core.sched.scheduler"
+_CACHE = "vllm.config.cache"
 _CONFIG_CALL = "get_kv_cache_config_from_groups"
+
+
+#: CacheConfig has it where vLLM itself chooses the block size once the backend is known (0.18).
+_CHOSEN = "user_specified_block_size"
 
 
 class _Instead:
@@ -78,7 +84,11 @@ class _Building:
             if layout is not None:
                 config.kv_cache_layout = layout
         self.worker_configs = configs
-        return kv_cache_utils.generate_scheduler_kv_cache_config(configs)
+        made = kv_cache_utils.generate_scheduler_kv_cache_config(configs)
+        cache = self.vllm_config.cache_config
+        if hasattr(cache, _CHOSEN) and made.kv_cache_groups:
+            cache.block_size = min(g.kv_cache_spec.block_size for g in made.kv_cache_groups)
+        return made
 
 
 _building = _Building()
@@ -222,6 +232,30 @@ def _apply_config(settings: Settings) -> None:
     replace(generator_module(), _CONFIG_CALL, "speculators/cache-config", made)
 
 
+# ------------------------------------------------------------------ block size
+
+
+def _probe_block_size(sources: Sources) -> Verdict:
+    call = sources.generator_call("CacheConfig")
+    if passed(call, "block_size") is None:
+        return "not-needed", f"the generator calls {shown(call)}"
+    seen = f"the generator calls {shown(call)}; CacheConfig has "
+    if sources.field(_CACHE, "CacheConfig", _CHOSEN) is None:
+        return "not-needed", f"{seen}no {_CHOSEN}: vLLM changes a size that does not fit"
+    return "needed", f"{seen}{_CHOSEN}: a size that is given is not changed"
+
+
+def _apply_block_size(settings: Settings) -> None:
+    def made(cache_config: Any) -> Any:
+        def make(*args: Any, **kwargs: Any) -> Any:
+            kwargs.pop("block_size", None)
+            return cache_config(*args, **kwargs)
+
+        return make
+
+    wrap("CacheConfig", "speculators/cache-block-size", made)
+
+
 # ------------------------------------------------------------------ scheduler
 
 
@@ -233,6 +267,8 @@ def _probe_scheduler(sources: Sources) -> Verdict:
     beyond = [n for n in (*unknown, *missing) if n not in _BLOCK_SIZES]
     if beyond:
         raise UnreadableError(f"{', '.join(beyond)} is not known to this patch: {seen}")
+    if sources.field(_CACHE, "CacheConfig", _CHOSEN) is not None:
+        return "needed", f"{seen}; CacheConfig has {_CHOSEN}: the size is known later"
     return ("needed" if unknown or missing else "not-needed"), seen
 
 
@@ -246,8 +282,8 @@ def _apply_scheduler(settings: Settings) -> None:
         @wraps(scheduler, updated=())
         def make(*, vllm_config: Any, **kwargs: Any) -> Any:
             for name in _BLOCK_SIZES:
-                kwargs.pop(name, None)
-                if name in known and known[name].default is inspect.Parameter.empty:
+                given = kwargs.pop(name, None) is not None
+                if name in known and (given or known[name].default is inspect.Parameter.empty):
                     kwargs[name] = _block_size(vllm_config)
             return scheduler(vllm_config=vllm_config, **kwargs)
 
@@ -289,10 +325,20 @@ PATCHES = (
         apply=_apply_config,
     ),
     Patch(
+        id="speculators/cache-block-size",
+        title="Let vLLM choose the block size",
+        symptom="No common block size for 16",
+        cause="attention backends ask for other sizes, and vLLM 0.18 and later keep a given one",
+        change="passes none, and tells the scheduler the one that was chosen",
+        until="speculators passes none",
+        probe=_probe_block_size,
+        apply=_apply_block_size,
+    ),
+    Patch(
         id="speculators/scheduler-block-size",
         title="Give the scheduler its block size",
         symptom="Scheduler.__init__() missing 1 required positional argument: 'block_size', or "
-        "got an unexpected one",
+        "got an unexpected one; another size than the workers'",
         cause="vLLM added a required parameter",
         change="passes the cache's block size times the context parallel sizes where it is asked "
         "for, and nothing elsewhere",

@@ -35,7 +35,7 @@ class Sources:
     def installed(cls, *packages: str) -> Sources:
         """Where this interpreter would import the packages from; imports none of them."""
         roots = {}
-        for name in packages or ("vllm", "speculators"):
+        for name in packages or ("vllm", "speculators", "transformers"):
             spec = importlib.util.find_spec(name)
             # a folder that happens to have the name has no origin: it is no package
             if spec and spec.origin and spec.submodule_search_locations:
