@@ -94,11 +94,12 @@ def worker_python() -> Path | None:
     return made.python if ready else None
 
 
-def run_python(python: Path, code: str, *args: str) -> str:
-    """stdout of a script; its stderr is in the failure's text."""
+def run_python(python: Path, code: str, *args: str, path: Path | None = None) -> str:
+    """stdout of a script, which may import from ``path``; its stderr is in the failure's text."""
+    found = {} if path is None else {"PYTHONPATH": str(path)}
     done = subprocess.run(
         [str(python), "-c", code, *args],
-        env={**os.environ, **_ONE_THREAD},
+        env={**os.environ, **_ONE_THREAD, **found},
         capture_output=True,
         text=True,
         timeout=280,

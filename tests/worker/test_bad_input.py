@@ -76,7 +76,7 @@ def test_bad_rows_are_skipped_with_their_reason(asked: Profile, tmp_path: Path) 
     last = tiny.progress(run)
     assert (last.done, last.skipped, last.total) == (3, 12, 15)
     assert tiny.finished(run)
-    written = sorted(p.name for p in (tmp_path / "out").glob("data_*"))
+    written = sorted(p.name for p in (tmp_path / "out").glob("data_*.pt"))
     assert written == ["data_0.pt", "data_14.pt", "data_8.pt"]
 
 
