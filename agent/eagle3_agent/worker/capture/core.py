@@ -45,6 +45,11 @@ class _Request:
     """The region, shaped by the layout and typed; None once it is handed over."""
     filled: int = 0
 
+    @property
+    def complete(self) -> bool:
+        """Handed over: rows that come after it are not a prompt's first computing."""
+        return self.filled == self.length
+
 
 class Capture:
     """Collects the states of one worker's model; without ``keep`` it captures nothing."""
@@ -66,13 +71,22 @@ class Capture:
 
     # -------------------------------------------------------------- calls of the extension
 
+    def reserve(self, size: int) -> None:
+        if self._keep:
+            self._close_arena()
+            self._arena = Arena(self._device, size)
+
     def open(self, output: Output) -> None:
         from eagle3_agent.worker.writing.pool import Pool
 
-        if self._keep:
-            self._meter = Meter(self._budget)
-            self._arena = Arena(self._device, output.buffer_bytes)
-            self._pool = Pool(output)
+        if not self._keep:
+            return
+        if self._arena is None or self._arena.size < output.buffer_bytes:
+            self.reserve(output.buffer_bytes)
+        assert self._arena is not None
+        self._arena.limit(output.buffer_bytes)
+        self._meter = Meter(self._budget)
+        self._pool = Pool(output)
 
     def expect(self, batch: Sequence[tuple[str, int, bytes]]) -> None:
         if self._keep:
@@ -103,9 +117,7 @@ class Capture:
         self._raise_failure()
         if self._pool is None:
             return
-        pool = self._pool
-        self._tell(last=True)
-        pool.finish()
+        self._pool.finish()
         self._tell(last=True)
         self._pool = None
         self._close_arena()
@@ -133,8 +145,17 @@ class Capture:
             self._places.setdefault(layer, []).append(place)
         self._seen: set[int] = set()
         self._scheduled = 0
-        self.source = source.attach(model, self._layers, count, self._put, self._fail)
+        self._source = source.attach(model, self._layers, count, self._put, self._fail)
+        self.source = self._source.words
         self._wrap()
+
+    def detach(self) -> None:
+        """Leave the model and its runner as they were."""
+        self.reset()
+        if self._keep:
+            self._source.remove()
+            for name in self._wrapped:
+                delattr(self._runner, name)
 
     def _wrap(self) -> None:
         """Look at each step before and after; vLLM's two phases are told apart."""
@@ -161,13 +182,16 @@ class Capture:
             return output
 
         runner.execute_model = execute_model
+        self._wrapped = ["execute_model"]
         if sample is not None:
             runner.sample_tokens = sample_tokens
+            self._wrapped.append("sample_tokens")
 
     def _before(self, scheduler_output: Any) -> None:
         self._seen.clear()
         for name in scheduler_output.finished_req_ids:
             ended = self._requests.pop(name, None)
+            self._expected.pop(name, None)
             if ended is not None:
                 self._free(ended)
         self._scheduled = int(scheduler_output.total_num_scheduled_tokens)
@@ -191,10 +215,11 @@ class Capture:
         if not self._scheduled:
             return  # a dummy run of vLLM's own
         rows = hidden.shape[0]
-        if rows < self._scheduled or hidden.shape[-1] != self._buffer.hidden:
+        fits = self._scheduled <= min(rows, self._buffer.tokens)
+        if not fits or hidden.shape[-1] != self._buffer.hidden:
             self._fail(
                 f"layer {layer} gave states {tuple(hidden.shape)} for {self._scheduled} tokens "
-                f"of {self._buffer.hidden}"
+                f"of {self._buffer.hidden}, in steps of {self._buffer.tokens} at most"
             )
             return
         begin = self._device.mark()
@@ -222,29 +247,30 @@ class Capture:
                 f"layers {missing} were not run as modules: nothing was captured. "
                 "Use engine transformers for this model"
             )
-        pieces = list(self._pieces(scheduled))
-        if sum(count for _, _, count in pieces) != total:
-            raise CaptureError(
-                f"vLLM's batch holds {sum(count for _, _, count in pieces)} of {total} tokens"
-            )
-        begun = [(self._request(name, begin, count), begin, count) for name, begin, count in pieces]
+        start = 0
         with self._device.side():
-            first = self._device.mark()
-            start = 0
-            for request, begin, count in begun:
-                wanted = min(count, request.length - begin)
-                if wanted > 0:
-                    self._buffer.copy_out(start, wanted, request.states, begin)
+            for name, begin, count in self._pieces(scheduled):
+                if start + count <= total:
+                    self._cut_one(name, begin, count, start)
                 start += count
-            last = self._device.mark()
-        self._buffer.copied(last)
-        self._meter.copied(first, last)
-        for (name, _, _), (request, begin, count) in zip(pieces, begun):
-            if begin < request.length:
-                request.filled = min(begin + count, request.length)
-                if request.filled == request.length:
-                    self._hand_over(name, request, last.wait)
+        if start != total:
+            raise CaptureError(f"vLLM's batch holds {start} tokens, {total} were scheduled")
         self._tell()
+
+    def _cut_one(self, name: str, begin: int, count: int, start: int) -> None:
+        """Bring rows ``start`` and on to request ``name``, whose row ``begin`` is the first."""
+        request = self._request(name, begin)
+        if request.complete:
+            return  # decoded, or computed again after a preemption
+        wanted = min(count, request.length - begin)
+        before = self._device.mark()
+        self._buffer.copy_out(start, wanted, request.states, begin)
+        after = self._device.mark()
+        self._buffer.copied(after)
+        self._meter.copied(before, after)
+        request.filled = begin + wanted
+        if request.complete:
+            self._hand_over(name, request, after.wait)
 
     def _pieces(self, scheduled: dict[str, int]) -> Any:
         """(request, first row, rows) in the order in which rows lie in the step."""
@@ -254,7 +280,7 @@ class Capture:
             if count:
                 yield name, int(batch.num_computed_tokens_cpu[place]), count
 
-    def _request(self, name: str, begin: int, count: int) -> _Request:
+    def _request(self, name: str, begin: int) -> _Request:
         request = self._requests.get(name)
         if request is None:
             length = len(self._prompt(name))
@@ -262,7 +288,7 @@ class Capture:
                 region, states = self._memory(length)
                 request = self._requests[name] = _Request(length, region, states)
         # a preempted request begins again at 0 and overwrites what it had
-        if request is None or begin > request.filled:
+        if request is None or (begin > request.filled and not request.complete):
             have = 0 if request is None else request.filled
             raise CaptureError(
                 f"request {name}: row {begin} came after row {have}: the rows between were not "
@@ -282,7 +308,7 @@ class Capture:
         width = len(self._layers), self._buffer.hidden
         shape = (width[0], length, width[1]) if self._layout == "LSH" else (length, *width)
         size = length * width[0] * width[1] * self._dtype.itemsize
-        if self._arena is None:
+        if self._arena is None or self._pool is None:
             return None, torch.empty(shape, dtype=self._dtype)
         began = time.perf_counter()
         region = self._arena.take(size)
@@ -292,7 +318,8 @@ class Capture:
     # -------------------------------------------------------------- handing over
 
     def _hand_over(self, name: str, request: _Request, ready: Callable[[], None]) -> None:
-        if self._pool is None:
+        region, arena = request.region, self._arena
+        if self._pool is None or region is None or arena is None:
             ready()
             self._done[name] = _Request(request.length, None, request.states, request.length)
             request.states = None
@@ -300,9 +327,6 @@ class Capture:
         from eagle3_agent.worker.writing.pool import Item
 
         index, mask = self._expectation(name, request.length)
-        region, arena = request.region, self._arena
-        assert region is not None
-        assert arena is not None
         item = Item(
             index=index,
             input_ids=list(self._prompt(name)),

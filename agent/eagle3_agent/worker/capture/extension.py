@@ -15,6 +15,7 @@ from eagle3_agent.worker import failure
 from eagle3_agent.worker.engines.base import Output
 
 from .core import Capture, Rows
+from .orphan import end_with_parent
 from .refusals import refuse
 from .staging import Layout
 
@@ -45,9 +46,17 @@ class CaptureExtension:
         H hidden).  Returns how the states are had, in words; raises CaptureRefused.
         """
         refuse(self.vllm_config, self.model_runner)
+        earlier = getattr(self, "_eagle3", None)
+        if earlier is not None:
+            earlier.detach()
+        end_with_parent()
         layout: Layout = "SLH" if kind == "SLH" else "LSH"
         self._eagle3 = Capture(self.model_runner, layers, layout, keep=self.rank == 0)
         return self._eagle3.source
+
+    def eagle3_reserve(self, size: int) -> None:
+        """Take and pin ``size`` bytes of host memory ahead of ``eagle3_open``; takes seconds."""
+        self._eagle3.reserve(size)
 
     def eagle3_open(self, output: Output) -> None:
         """From now on states of finished requests are written as ``output`` says."""

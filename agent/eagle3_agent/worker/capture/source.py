@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .refusals import CaptureRefused
@@ -21,23 +22,47 @@ Fail = Callable[[str], None]
 _OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder|mtp|draft", re.IGNORECASE)
 
 
-def attach(model: Any, layers: Sequence[int], count: int, put: Put, fail: Fail) -> str:
-    """Register what calls ``put`` for each distinct layer in each forward; says it in words.
+@dataclass
+class Source:
+    """Hooks that stand until ``remove``."""
+
+    words: str = ""
+    """How the states are had, for a person."""
+    hooks: list[Any] = field(default_factory=list)
+    withdraw: Callable[[], None] | None = None
+    """Has the model stop giving states of its own."""
+
+    def remove(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        if self.withdraw is not None:
+            self.withdraw()
+
+
+def attach(model: Any, layers: Sequence[int], count: int, put: Put, fail: Fail) -> Source:
+    """Register what calls ``put`` for each distinct layer in each forward.
 
     ``count``: decoder layers of the model.  Raises CaptureRefused.
     """
     decoder, modules = find_decoder(model, count)
     distinct = sorted(set(layers))
     inner = [i for i in distinct if i < count - 1]
+    source = Source()
     if inner and _interface(model, inner):
-        _hook_interface(model, inner, put, fail)
-        source = f"vLLM's SupportsEagle3 for {_layers(inner)}"
-        last = [i for i in distinct if i not in inner]
-        return f"{source}, {_last(decoder, modules, put, fail)}" if last else source
-    sums = _residual_is_summand(decoder, modules)
+        source.hooks.append(model.register_forward_hook(_from_interface(inner, put, fail)))
+        source.withdraw = lambda: model.set_aux_hidden_state_layers(())
+        source.words = f"vLLM's SupportsEagle3 for {_layers(inner)}"
+        if distinct[-1] == count - 1:
+            hook, words = _last(decoder, modules, put, fail)
+            source.hooks.append(hook)
+            source.words += f", {words}"
+        return source
+    sums = _residual_is_summand(decoder)
     for index in distinct:
-        modules[index].register_forward_hook(_from_layer(index, sums, put, fail))
-    return f"forward hooks on {_layers(distinct)}"
+        hook = modules[index].register_forward_hook(_from_layer(index, sums, put, fail))
+        source.hooks.append(hook)
+    source.words = f"forward hooks on {_layers(distinct)}"
+    return source
 
 
 def find_decoder(model: Any, count: int) -> tuple[Any, Any]:
@@ -76,7 +101,7 @@ def _interface(model: Any, layers: Sequence[int]) -> bool:
     return True
 
 
-def _hook_interface(model: Any, layers: Sequence[int], put: Put, fail: Fail) -> None:
+def _from_interface(layers: Sequence[int], put: Put, fail: Fail) -> Any:
     def caught(module: Any, args: Any, output: Any) -> Any:
         if not isinstance(output, tuple) or len(output) != 2:
             fail(f"{type(module).__name__} returned no auxiliary states")
@@ -89,25 +114,24 @@ def _hook_interface(model: Any, layers: Sequence[int], put: Put, fail: Fail) -> 
                 put(layer, state, None)
         return hidden  # what vLLM's runner expects of a model without a draft
 
-    model.register_forward_hook(caught)
+    return caught
 
 
-def _last(decoder: Any, modules: Any, put: Put, fail: Fail) -> str:
+def _last(decoder: Any, modules: Any, put: Put, fail: Fail) -> tuple[Any, str]:
     """The state after the last layer: what the final norm takes, else what the layer gives."""
     index = len(modules) - 1
     norm = final_norm(decoder)
     if norm is None:
-        sums = _residual_is_summand(decoder, modules)
-        modules[index].register_forward_hook(_from_layer(index, sums, put, fail))
-        return f"a forward hook on {_layers([index])}"
+        hook = modules[index].register_forward_hook(_from_layer(index, True, put, fail))
+        return hook, f"a forward hook on {_layers([index])}"
     uses_residual = _norm_adds(norm)
 
     def caught(module: Any, args: Any) -> None:
         residual = args[1] if len(args) > 1 and uses_residual else None
         put(index, args[0], residual)
 
-    norm.register_forward_pre_hook(caught)
-    return f"the final norm's input for {_layers([index])}"
+    words = f"the final norm's input for {_layers([index])}"
+    return norm.register_forward_pre_hook(caught), words
 
 
 def final_norm(decoder: Any) -> Any:
@@ -131,7 +155,7 @@ def _from_layer(index: int, sums: bool, put: Put, fail: Fail) -> Any:
     return caught
 
 
-def _residual_is_summand(decoder: Any, modules: Any) -> bool:
+def _residual_is_summand(decoder: Any) -> bool:
     """Whether a layer's second output belongs to its state.
 
     In most models it does; in Cohere's the first one is whole and the second is left over,

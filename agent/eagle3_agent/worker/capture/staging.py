@@ -91,12 +91,16 @@ class Arena:
     def __init__(self, device: Device, size: int) -> None:
         self._device = device
         self._memory = device.empty_host(size)
-        self._free = [(0, size)]
         self._changed = threading.Condition()
         self._leaving = 0
-        self._size = size
+        self.size = size
+        self.limit(size)
         self.used = 0
         self.peak = 0
+
+    def limit(self, size: int) -> None:
+        """Use the first ``size`` bytes; no region may be in use."""
+        self._free = [(0, min(size, self.size))]
 
     def take(self, size: int) -> Region:
         """A region of ``size`` bytes; waits for room.

@@ -20,6 +20,7 @@ from eagle3_agent.protocol.events import Note, Patched
 from eagle3_agent.protocol.values import Profile
 from eagle3_agent.worker import model_info
 from eagle3_agent.worker.capture.extension import EXTENSION
+from eagle3_agent.worker.writing import bounds
 from eagle3_agent.worker.writing.pool import layout
 
 from .base import Captured, Emit, EngineError, Loaded, Output, Sample, Watch
@@ -74,7 +75,9 @@ class VllmEngine:
         self._sampling = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
         kind = layout(profile.output.format)
         source = self._rpc("eagle3_attach", list(profile.capture.layers), kind)
-        return self._loaded(source)
+        loaded = self._loaded(source)
+        self._rpc("eagle3_reserve", _buffer(profile, loaded))
+        return loaded
 
     def _arguments(self, profile: Profile, info: model_info.ModelInfo) -> dict[str, Any]:
         model, engine = profile.model, profile.engine
@@ -199,6 +202,13 @@ class VllmEngine:
             core.shutdown()
         del llm, core
         _forget_device()
+
+
+def _buffer(profile: Profile, loaded: Loaded) -> int:
+    """Host memory to pin while the model is loaded, rather than when samples wait for it."""
+    token = len(profile.capture.layers) * loaded.hidden * model_info.ITEM_SIZE[loaded.dtype]
+    longest = min(profile.data.seq_length, profile.model.max_model_len) * token
+    return profile.output.buffer_bytes or bounds.buffer_bytes(longest)
 
 
 def _patch(profile: Profile, emit: Emit) -> None:
