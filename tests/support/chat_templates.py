@@ -45,7 +45,7 @@ DEEPSEEK = (
     "{% if add_generation_prompt %}<|Assistant|><think>\n{% endif %}"
 )
 
-#: As gpt-oss: channels, no thinking in earlier turns, and the last answer is closed by another mark.
+#: As gpt-oss: channels, no thinking in earlier turns, another mark closes the last answer.
 HARMONY = (
     "{% for m in messages %}{% if m.role == 'assistant' %}"
     "{% if m.thinking and loop.last %}"

@@ -98,15 +98,16 @@ def _config(
 ) -> dict[str, Any]:
     """The fields of speculators' ``DataGenerationConfig`` 2.0, and ours under a name of their own.
 
-    The time is that of the folder's beginning, which a resumed run does not change.
+    Run and time are those of the folder's beginning, which a resumed run does not change.
     """
     begun = (folder / manifest.MARKER).stat().st_mtime
+    first = manifest.read_marker(folder) or marker
     return {
         "version": "2.0",
         "generated_at": datetime.fromtimestamp(begun, timezone.utc).isoformat(),
         "speculators_version": _version("speculators"),
         "reproducibility": {
-            "command": f"eagle3-console run {marker.run}",
+            "command": f"eagle3-console run {first.run}",
             "package_versions": {
                 name: _version(name) for name in ("torch", "vllm", "transformers", "speculators")
             },
