@@ -18,6 +18,9 @@ Put = Callable[[int, Any, Any], None]
 Fail = Callable[[str], None]
 """Takes what went wrong; the step ends with it."""
 
+#: vLLM's ``SupportsEagle3``.
+_NAME_LAYERS = "set_aux_hidden_state_layers"
+
 #: Parts of a multimodal model whose layers are not the decoder's.
 _OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder|mtp|draft", re.IGNORECASE)
 
@@ -90,9 +93,7 @@ def _interface(model: Any, layers: Sequence[int]) -> bool:
     layer has an id in some releases and models only, and is silently left out by the others,
     so it is never asked for.
     """
-    from vllm.model_executor.models.interfaces import supports_eagle3
-
-    if not supports_eagle3(model):
+    if not (getattr(model, "supports_eagle3", False) and hasattr(model, _NAME_LAYERS)):
         return False
     try:
         model.set_aux_hidden_state_layers(tuple(i + 1 for i in layers))

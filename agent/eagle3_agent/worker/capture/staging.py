@@ -17,8 +17,8 @@ from .device import Device, Mark
 Layout = Literal["LSH", "SLH"]
 """How the states of a request lie: layers, tokens, hidden, or tokens, layers, hidden."""
 
-#: Regions begin at multiples of this: a disk's sector, for writers that want it.
-_ALIGN = 4096
+#: Regions begin at multiples of this: any dtype's width, and a line of the processor's cache.
+_ALIGN = 64
 
 
 class StepBuffer:
