@@ -36,19 +36,19 @@ class _Finder(MetaPathFinder):
         if fullname in self._busy:
             return None  # the action's own import
         if fullname in self._on:
-            return self._imported(fullname)
+            return ModuleSpec(fullname, _Imported(lambda: self._import(fullname)))
         if fullname in self._after:
             return self._followed(fullname, path, target)
         return None
 
-    def _imported(self, name: str) -> ModuleSpec:
+    def _import(self, name: str) -> ModuleType:
         self._busy.add(name)
         try:
             self._on[name]()
         finally:
             self._busy.discard(name)
         del self._on[name]
-        return ModuleSpec(name, _Ready(sys.modules[name]))
+        return sys.modules[name]
 
     def _followed(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None
@@ -71,14 +71,18 @@ def _nothing() -> None:
     pass
 
 
-class _Ready(Loader):
-    """Hands out a module that has been imported; leaves its own spec on it."""
+class _Imported(Loader):
+    """Has the module imported by somebody else; leaves its own spec on it."""
 
-    def __init__(self, module: ModuleType) -> None:
-        self._module, self._spec = module, module.__spec__
+    def __init__(self, load: Callable[[], ModuleType]) -> None:
+        self._load = load
+        self._spec: ModuleSpec | None = None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return self._module
+        # not while the finder is asked: importlib would then load the module a second time
+        module = self._load()
+        self._spec = module.__spec__
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._spec

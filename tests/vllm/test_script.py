@@ -1,0 +1,140 @@
+"""Engine ``script``: a user's script over the real library, unmodified, and the same without us."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eagle3_agent import runs
+from eagle3_agent.protocol.events import Failure, Load, Patched, Plan, Progress, Stage, Wrote
+from eagle3_agent.protocol.values import (
+    CaptureSection,
+    DataSection,
+    EngineSection,
+    HostSection,
+    ModelSection,
+    OutputSection,
+    Profile,
+    VerifyReport,
+)
+from eagle3_agent.runs import RunFolder
+from support import vllm_env
+from support.vllm_env import run_script
+
+LAYERS = (5, 1, 3, 7)
+NAME = "02_extract_hidden_states.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's folder: model, dataset and script beside each other."""
+    run_script("make.py", tmp_path, "llama", "float32")
+    run_script("users_folder.py", tmp_path)
+    shutil.copy(vllm_env.SCRIPTS / NAME, tmp_path / NAME)
+    return tmp_path
+
+
+def _arguments(folder: Path, layers: tuple[int, ...], ranks: int) -> tuple[str, ...]:
+    return (
+        *("--target-model-path", "model", "--train-data-path", "data_test"),
+        *("--output-dir", str(folder / "out"), "--tensor-parallel-size", str(ranks)),
+        *("--layer-ids", *map(str, layers)),
+    )
+
+
+def _profile(folder: Path, arguments: tuple[str, ...], ranks: int = 1) -> Profile:
+    return Profile(
+        name="tiny",
+        host=HostSection(str(vllm_env.interpreter()), vllm_env.ENVIRONMENT),
+        model=ModelSection(str(folder / "model"), tensor_parallel_size=ranks, max_model_len=256),
+        capture=CaptureSection(LAYERS),
+        data=DataSection(str(folder / "data_test"), seq_length=256),
+        output=OutputSection(str(folder / "out")),
+        engine=EngineSection("script", str(folder / NAME), arguments),
+    )
+
+
+def _supervised(profile: Profile) -> RunFolder:
+    run = runs.create(profile, "script", attempt=1)
+    command = [sys.executable, "-E", "-s", str(vllm_env.AGENT), "supervise", str(run.path)]
+    subprocess.run(command, check=True, timeout=280, stdin=subprocess.DEVNULL)
+    return run
+
+
+def _verified(run: RunFolder, report: Path) -> VerifyReport:
+    command = [str(vllm_env.interpreter()), "-m", "eagle3_agent.worker", "verify"]
+    subprocess.run(
+        [*command, str(run.path), "--samples", "2", "--report", str(report)],
+        env={**vllm_env.environment(), "EAGLE3_HOME": os.environ["EAGLE3_HOME"]},
+        check=True,
+        timeout=120,
+    )
+    return runs.read_value(report, VerifyReport)
+
+
+def _tail(run: RunFolder) -> str:
+    return run.output.read_text(errors="replace")[-6000:]
+
+
+def test_the_script_as_it_is_gives_right_files_over_two_ranks(folder: Path) -> None:
+    run = _supervised(_profile(folder, _arguments(folder, LAYERS, 2), ranks=2))
+    end = run.exit()
+    assert end is not None
+    assert (end.state, end.survivors) == ("completed", ()), _tail(run)
+
+    events = [event for _, event in run.read_events()]
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    tokens = sum(len(row["input_ids"]) for row in rows)
+    assert [(p.total, p.tokens) for p in events if isinstance(p, Plan)] == [(len(rows), tokens)]
+    done = [e.name for e in events if isinstance(e, Stage) and e.status == "done"]
+    assert done == ["load", "extract", "write", "done"]
+    loads = [e for e in events if isinstance(e, Load)]
+    assert (loads[-1].done, loads[-1].total) == (1, 1)
+    applied = {e.finding.patch for e in events if isinstance(e, Patched) and e.applied}
+    assert {"script/atomic-save", "speculators/whole-prompts", "vllm/worker-errors"} <= applied
+    progress = [e for e in events if isinstance(e, Progress)]
+    assert (progress[-1].done, progress[-1].tokens) == (len(rows), tokens)
+    assert any(isinstance(e, Wrote) for e in events)
+
+    found = run_script("compare.py", folder, json.dumps(LAYERS))
+    assert (found["wrong"], found["files"]) == ([], len(rows))
+    assert found["worst"] <= 1e-5
+    report = _verified(run, folder / "verify.json")
+    assert (report.ok, report.files) == (True, len(rows))
+
+
+def test_the_same_script_by_itself_fails(folder: Path) -> None:
+    command = [str(vllm_env.interpreter()), NAME, *_arguments(folder, LAYERS, 1)]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=vllm_env.environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "is_encoder_decoder" in done.stderr
+    assert not list((folder / "out").glob("data_*.pt"))
+
+
+def test_layers_that_the_profile_does_not_name_end_it_before_the_load(folder: Path) -> None:
+    run = _supervised(_profile(folder, _arguments(folder, (2, 4, 5, 7), 1)))
+    end = run.exit()
+    assert end is not None
+    assert end.state == "failed"
+    (failure,) = [e for _, e in run.read_events() if isinstance(e, Failure)]
+    assert failure.error.type == "ScriptMismatchError"
+    assert "[2, 4, 5, 7]" in failure.error.message
+    assert "[5, 1, 3, 7]" in failure.error.message
+    assert failure.error.where is not None
+    assert failure.error.where.file == str(folder / NAME)
+    assert failure.error.where.source == "generator = VllmHiddenStatesGenerator("
+    assert "Loading safetensors" not in _tail(run)
