@@ -241,6 +241,25 @@ def test_other_shapes_than_promised_are_the_capture_s_fault(bench: Bench) -> Non
     assert _fault(bench) == Fault("sample 0: of shape [1]", "a fault of the engine", "capture")
 
 
+def test_a_sample_that_is_captured_while_it_is_written_is_the_capture_s_fault(
+    bench: Bench,
+) -> None:
+    gate = threading.Event()
+
+    def save(item: Item, output: Output, file: Sink) -> None:
+        assert gate.wait(30)
+
+    pool = bench.pool(save)
+    pool.submit(bench.item(7))
+    with pytest.raises(PoolFailed, match="sample 7 was captured twice"):
+        pool.submit(bench.item(7))
+    gate.set()
+    pool.abort()
+    assert _fault(bench).kind == "capture"
+    assert bench.released == [7, 7]
+    assert bench.names() == []
+
+
 def test_a_ledger_that_cannot_be_written_stops_the_pool(bench: Bench) -> None:
     bench.ledger.mkdir()
     pool = bench.pool(plain)

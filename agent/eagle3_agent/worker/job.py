@@ -5,6 +5,7 @@ What ends it from outside, and what is told of a failure, is ``run``'s.
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -100,6 +101,7 @@ class Job:
         if self._engine is not None:
             self._engine.close()
         self.stages.done()
+        self._unlock()
         self.stages.start("done")
         self.stages.done()
 
@@ -115,6 +117,12 @@ class Job:
             # the process that wrote may have been killed; nobody else writes under our lock
             with suppress(OSError):
                 manifest.remove_partials(self._output)
+            self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     # ------------------------------------------------------------------ before the load
 

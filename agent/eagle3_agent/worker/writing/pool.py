@@ -72,6 +72,7 @@ class Pool:
         self._ledger = Ledger(Path(output.ledger))
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
+        self._open: set[int] = set()
         self._bytes = 0
         self._stop = self._ended = False
         self._cause = ""
@@ -98,10 +99,17 @@ class Pool:
                 while not self._stop and self._bytes and not self._fits(size):
                     self._changed.wait()
                 self._check()
+                if item.index in self._open:
+                    raise Misshapen(f"sample {item.index} was captured twice")
+                self._open.add(item.index)
                 self._bytes += size
                 self.peak = max(self.peak, self._bytes)
                 self._waiting.append(item)
                 self._changed.notify_all()
+        except Misshapen as error:
+            item.release()
+            self._fail(error)
+            self._check()
         except BaseException:
             item.release()
             raise
@@ -181,6 +189,7 @@ class Pool:
         except BaseException as error:
             self._fail(error)
         with self._changed:
+            self._open.discard(item.index)
             self._bytes -= size
             self.seconds += seconds
             self._changed.notify_all()
