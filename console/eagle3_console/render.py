@@ -26,7 +26,6 @@ from eagle3_agent.protocol.values import (
     RunState,
     RunSummary,
     Throughput,
-    VerifyReport,
     Where,
 )
 
@@ -140,31 +139,6 @@ def _finding(value: PatchFinding) -> list[Line]:
     if value.status == "needed":
         told = (("symptom", value.symptom), ("change", value.change), ("until", value.until))
         lines += [(f"      {name + ':':8} {text}", "") for name, text in told if text]
-    return lines
-
-
-def verify(value: VerifyReport) -> list[Line]:
-    lines: list[Line] = []
-    for check in value.checked:
-        error = check.worst_relative_error
-        told = "-" if error is None else f"{error:.2e}"
-        mark, colour = ("✓", "") if check.ok else ("✗", "red")
-        why = f"  {check.why}" if check.why else ""
-        text = f"  {mark} sample {check.index:>6}  {formats.count(check.tokens):>7} tokens"
-        lines.append((f"{text}  worst relative error {told}{why}", colour))
-    lines += [(f"  ✗ {name}", "red") for name in value.bad_files]
-    some = f"{len(value.checked)} sample{'s' if len(value.checked) > 1 else ''}"
-    reference = f" against {value.reference}" if value.reference else ""
-    within = f", tolerance {value.tolerance:g} ({value.dtype})"
-    recomputed = f"{some}{reference}{within}" if value.checked else "no sample recomputed"
-    verdict, colour = ("verified", "green") if value.ok else ("NOT verified", "red")
-    lines.append(
-        (
-            f"{verdict}: {recomputed}; {value.files} files checked, {len(value.bad_files)} bad; "
-            f"{value.seconds:.1f} s",
-            colour,
-        )
-    )
     return lines
 
 

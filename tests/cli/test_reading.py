@@ -273,7 +273,7 @@ def test_verify_of_the_files_alone(host: Bench) -> None:
     assert ran.code == ExitCode.FAILED
     assert host.link.asked[0].samples == 0
     assert "✗ data_3.pt: missing\n" in ran.out
-    assert "NOT verified: no sample recomputed; 6 files checked, 1 bad; 0.5 s" in ran.out
+    assert "NOT verified: no sample recomputed (6 files checked, 1 bad; 0.5 s)" in ran.out
 
 
 def test_agent_status_stop_and_upgrade(host: Bench) -> None:

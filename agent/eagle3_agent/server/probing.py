@@ -14,7 +14,7 @@ from eagle3_agent.preflight.check import Outcome
 from eagle3_agent.preflight.compat import relevant
 from eagle3_agent.preflight.interpreter_facts import InterpreterFacts
 from eagle3_agent.protocol import ProtocolError, dumps, from_json
-from eagle3_agent.protocol.messages import Compat
+from eagle3_agent.protocol.messages import Compat, Verify
 from eagle3_agent.protocol.values import PatchFinding, Profile, VerifyReport
 from eagle3_agent.runs import RunFolder
 from eagle3_agent.supervisor import interpreter_environment
@@ -66,11 +66,14 @@ async def compat(profile: Profile, number: int) -> Compat:
     return Compat(number, findings, report.versions, seconds, report.problems, chosen)
 
 
-async def verify(run: RunFolder, profile: Profile, samples: int) -> VerifyReport:
+async def verify(run: RunFolder, profile: Profile, asked: Verify) -> VerifyReport:
     """Recompute samples of a run in the profile's interpreter; raises Refusal."""
     with scratch("verify") as folder:
         file = Path(folder) / "report.json"
-        arguments = ["verify", str(run.path), "--samples", str(samples), "--report", str(file)]
+        arguments = ["verify", str(run.path), "--samples", str(asked.samples)]
+        arguments += ["--dtype", asked.dtype, "--report", str(file)]
+        if asked.seed is not None:
+            arguments += ["--seed", str(asked.seed)]
         data = await _ask_worker(profile, arguments, file, b"", "The verification", _VERIFY)
     return _parse(VerifyReport, data, "The verification")
 

@@ -291,9 +291,15 @@ async def _verify(desk: Desk, client: Client, message: Verify) -> Message:
             f"{message.samples} samples were asked for",
             "Ask for 0 to 100000; with 0 the files alone are checked.",
         )
+    if message.seed is not None and not 0 <= message.seed < 1 << 63:
+        raise Refusal(
+            "The seed is out of range",
+            f"{message.seed} was given",
+            "Give a whole number from 0, or none: one is drawn then, and the report says it.",
+        )
     profile = profile_of(entry)
     async with desk.agent.verifying:  # each loads a model
-        return Verified(message.id, await probing.verify(entry.folder, profile, message.samples))
+        return Verified(message.id, await probing.verify(entry.folder, profile, message))
 
 
 async def _stop(desk: Desk, client: Client, message: StopAgent) -> Message:

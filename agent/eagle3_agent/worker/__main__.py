@@ -2,6 +2,7 @@
 
     run RUNFOLDER                                   one run
     verify RUNFOLDER --samples N --report FILE      recompute samples; writes a VerifyReport
+        [--seed S] [--dtype auto|float32|checkpoint]
     probe --report FILE                             what this interpreter holds; profile on stdin
 
 Exit status: 0 it came to its end, 1 it failed (a Failure event, or the text on
@@ -35,7 +36,8 @@ def main(argv: list[str] | None = None) -> int:
         return run.main(options.folder)
     from . import verify
 
-    return verify.main(options.folder, options.samples, options.report)
+    asked = verify.Asked(options.samples, options.seed, options.dtype)
+    return verify.main(options.folder, asked, options.report)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify")
     verify.add_argument("folder", type=Path)
     verify.add_argument("--samples", type=int, default=3)
+    verify.add_argument("--seed", type=int)
+    verify.add_argument("--dtype", choices=("auto", "float32", "checkpoint"), default="auto")
     verify.add_argument("--report", type=Path, required=True)
     return parser
 

@@ -1,4 +1,7 @@
-"""Prove a run's files: all against manifest and data, some against transformers in float32."""
+"""Prove a run's files: all against manifest and data, some against a second model.
+
+The parts stand in ``verification/``; here they become one report.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,47 @@ from pathlib import Path
 
 from eagle3_agent import runs
 from eagle3_agent.protocol import ProtocolError
-from eagle3_agent.protocol.values import Profile, SampleCheck, VerifyReport
+from eagle3_agent.protocol.values import (
+    Profile,
+    ReferenceDtype,
+    SampleCheck,
+    Substitute,
+    VerifyReport,
+)
 from eagle3_agent.runs import RunFolder
 
-from . import compare, manifest, model_info, prepare, stored
-from .dataset import Bad
-from .engines.base import EngineError, Sample
-from .engines.transformers import TransformersEngine
+from . import manifest, model_info, prepare
+from .engines.base import EngineError
 from .errors import OutputError, WorkerError
-from .manifest import Entry, Marker
-from .model_info import ModelInfo
-from .plan import same_row
+from .verification import choose, compare, files, instead, recompute, reference
+from .verification.choose import Chosen
+from .verification.job import Job
+from .verification.reference import NoReference
 
 _MAX_NAMED = 100
 
+#: Files with too few rows that are looked into.
+_CUT = 3
 
-def main(folder: Path, samples: int, report: Path) -> int:
+
+@dataclass(frozen=True)
+class Asked:
+    """What of a run is verified, and how."""
+
+    samples: int
+    """The longest and the shortest are always among them; 0 checks the files alone."""
+    seed: int | None = None
+    """None draws one."""
+    dtype: ReferenceDtype = "auto"
+
+
+def main(folder: Path, asked: Asked, report: Path) -> int:
     """Write the report; 0 also when it is bad, 1 with a line on stderr when there is none."""
     try:
         run = RunFolder(folder.resolve())
         end = run.exit()
         complete = end is not None and end.state == "completed"
-        made = verify(run.record().profile, samples, complete=complete)
-        runs.write_value(report, made)
+        runs.write_value(report, verify(run.record().profile, asked, complete=complete))
     except (WorkerError, EngineError, ProtocolError, OSError) as error:
         print(str(error), file=sys.stderr, flush=True)
         return 1
@@ -44,16 +65,19 @@ def main(folder: Path, samples: int, report: Path) -> int:
     return 0
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Found:
-    """What the pass over the data collects."""
+    """What became of the chosen samples."""
 
-    good: list[Entry]
-    bad: list[str]
+    checked: tuple[SampleCheck, ...] = ()
+    reference: str = ""
+    dtype: str = ""
+    not_recomputed: str = ""
+    instead: tuple[Substitute, ...] = ()
 
 
-def verify(profile: Profile, samples: int, *, complete: bool = False) -> VerifyReport:
-    """Check every file of the output folder and recompute ``samples`` of them, spread evenly.
+def verify(profile: Profile, asked: Asked, *, complete: bool = False) -> VerifyReport:
+    """Check every file of the output folder and recompute some samples.
 
     ``complete`` says that every usable row must have its file.  Raises WorkerError when there is
     nothing to check or model, data and folder do not fit.
@@ -65,147 +89,83 @@ def verify(profile: Profile, samples: int, *, complete: bool = False) -> VerifyR
     entries = manifest.entries(folder) if marker is not None else {}
     if marker is None or not entries:
         raise OutputError(f"{folder} holds no sample of this run: nothing to verify")
-    found = _check_files(profile, info, marker, entries, complete)
-    strangers = manifest.strangers(folder, {entry.file for entry in entries.values()})
-    found.bad += [f"{name}: no line of {manifest.MANIFEST} names it" for name in strangers]
-    chosen = spread(found.good, samples)
-    checks, reference = _recompute(profile, info, chosen)
+    seed = choose.new_seed() if asked.seed is None else asked.seed
+    seen = files.check(profile, info, marker, entries, complete=complete)
+    chosen = choose.choose(seen.good, asked.samples, seed)
+    if asked.samples:
+        chosen += [Chosen(entry, "cut") for entry in seen.cut[:_CUT]]
+    found = _recompute(Job(profile, info, marker, seen.good), chosen, asked.dtype)
+    wrong = [check for check in found.checked if not check.ok]
+    failed = [check for check in found.instead if check.status == "fails"]
     return VerifyReport(
-        ok=not found.bad
-        and len(chosen) == min(samples, len(entries))
-        and all(check.ok for check in checks),
-        checked=tuple(checks),
+        ok=not (seen.bad or wrong or failed),
+        checked=found.checked,
         files=len(entries),
-        bad_files=tuple(found.bad[:_MAX_NAMED]),
-        tolerance=compare.TOLERANCE[marker.dtype],
+        bad_files=tuple(seen.bad[:_MAX_NAMED]),
+        tolerance=compare.tolerance(marker.dtype, found.dtype or "float32"),
         dtype=marker.dtype,
         seconds=time.monotonic() - began,
-        reference=reference,
+        reference=found.reference or "none: no sample was recomputed",
+        reference_dtype=found.dtype,
+        seed=seed if asked.samples else None,
+        verdict=_sentence(found, len(seen.bad)),
+        why_tolerance=compare.why(marker.dtype, found.dtype) if found.dtype else "",
+        not_recomputed=found.not_recomputed,
+        instead=found.instead,
     )
 
 
-def spread(entries: Sequence[Entry], count: int) -> list[Entry]:
-    """``count`` entries from first to last, evenly; all of them where there are fewer."""
-    if count >= len(entries):
-        return list(entries)
-    if count <= 1:
-        return list(entries[:count])
-    last = len(entries) - 1
-    return [entries[round(i * last / (count - 1))] for i in range(count)]
-
-
-def _check_files(
-    profile: Profile,
-    info: ModelInfo,
-    marker: Marker,
-    entries: dict[int, Entry],
-    complete: bool,
-) -> _Found:
-    """Every file by checksum, then its content by the row it was made from."""
-    folder = Path(profile.output.dir)
-    ordered = [entries[index] for index in sorted(entries)]
-    why = dict(zip((e.index for e in ordered), manifest.all_intact(folder, ordered)))
-    found = _Found([], [])
-    unseen = dict(entries)
-    for row in prepare.open_data(profile, info):
-        index = row.index if isinstance(row, Bad) else row.sample.index
-        entry = unseen.pop(index, None)
-        if entry is None:
-            if complete and not isinstance(row, Bad):
-                name = manifest.file_name(index, marker.output_format)
-                found.bad.append(f"{name}: the run is complete, and this row has no sample")
-            continue
-        problem = why[index]
-        if not problem and isinstance(row, Bad):
-            problem = f"its row cannot be used now: {row.reason}"
-        elif not problem and not isinstance(row, Bad):
-            problem = _content(folder, marker, entry, row.sample)
-        if problem:
-            found.bad.append(f"{entry.file}: {problem}")
-        else:
-            found.good.append(entry)
-    found.bad += [f"{entry.file}: the data has no row {entry.index}" for entry in unseen.values()]
-    return found
-
-
-def _content(folder: Path, marker: Marker, entry: Entry, sample: Sample) -> str:
-    if not same_row(entry, sample):
-        return "made from another row than the data has now"
-    if entry.file != manifest.file_name(entry.index, marker.output_format):
-        return f"the manifest has it as the file of row {entry.index}"
-    if entry.tokens != len(sample.input_ids):
-        return f"the manifest says {entry.tokens} tokens, its row has {len(sample.input_ids)}"
-    try:
-        content = stored.load(folder / entry.file, marker.output_format)
-        return stored.check(content, entry, sample)
-    except stored.StoredError as error:
-        return str(error)
-
-
-def _recompute(
-    profile: Profile, info: ModelInfo, chosen: list[Entry]
-) -> tuple[list[SampleCheck], str]:
-    """One check per chosen sample, and what they were compared with."""
+def _recompute(job: Job, chosen: Sequence[Chosen], dtype: ReferenceDtype) -> _Found:
     if not chosen:
-        return [], "none: no sample was recomputed"
-    short = _too_large(info)
-    if short:
-        why = f"not recomputed: {short}"
-        return [SampleCheck(e.index, False, e.tokens, None, why) for e in chosen], why
-    engine = TransformersEngine(dtype="float32")
+        return _Found()
     try:
-        loaded = engine.load(profile, lambda event: None)
-        wanted = {entry.index: entry for entry in chosen}
-        checks = []
-        for row in prepare.open_data(profile, info):
-            if isinstance(row, Bad) or row.sample.index not in wanted:
-                continue
-            checks.append(_check(profile, info, engine, wanted.pop(row.sample.index), row.sample))
-            if not wanted:
-                break
+        model = reference.load(job.profile, job.info, dtype, max(c.entry.tokens for c in chosen))
+    except NoReference as why:
+        whole = [c.entry for c in chosen if c.role != "cut"]
+        return _Found(not_recomputed=str(why), instead=instead.check(job, whole))
+    try:
+        return _Found(recompute.check(job, model, chosen), model.described, model.dtype)
     finally:
-        engine.close()
-    import transformers
-
-    return checks, f"transformers {transformers.__version__}, float32, {loaded.device}"
+        model.close()
 
 
-def _check(
-    profile: Profile, info: ModelInfo, engine: TransformersEngine, entry: Entry, sample: Sample
-) -> SampleCheck:
-    content = stored.load(Path(profile.output.dir) / entry.file, profile.output.format)
-    if not stored.finite(content):
-        return SampleCheck(entry.index, False, entry.tokens, None, "holds NaN or infinity")
-    (reference,) = engine.capture([sample])
-    worst = 0.0
-    problems = []
-    for layer, mine, theirs in zip(profile.capture.layers, content.states, reference.states):
-        found = compare.difference(mine, theirs, entry.dtype)
-        worst = max(worst, found.median)
-        problem = compare.verdict(found, entry.dtype, experts=info.experts > 0)
-        if problem:
-            problems.append(f"layer {layer}: {problem}")
-    return SampleCheck(entry.index, not problems, entry.tokens, worst, "; ".join(problems))
+def _sentence(found: _Found, bad: int) -> str:
+    """What the whole report says."""
+    told = _recomputed(found.checked) if found.checked else "no sample recomputed"
+    if found.not_recomputed:
+        told = _checked_instead(found.instead)
+    if not bad:
+        return told
+    return f"{told}; 1 file is bad" if bad == 1 else f"{told}; {bad} files are bad"
 
 
-def _too_large(info: ModelInfo) -> str:
-    """Why a float32 reference does not fit this host; "" when it does."""
-    need = info.weight_bytes * 4 / info.weight_width
-    free = _available()
-    if free is None or need * 1.2 < free:
-        return ""
-    return (
-        f"the model in float32 needs {need / 2**30:.0f} GiB of host memory, "
-        f"{free / 2**30:.0f} GiB are free; with 0 samples the files alone are checked"
-    )
+def _recomputed(checks: Sequence[SampleCheck]) -> str:
+    wrong = [check for check in checks if not check.ok]
+    if wrong:
+        return f"{len(wrong)} of {len(checks)} recomputed samples are wrong: {_kinds(wrong)}"
+    if len(checks) == 1:
+        return "the recomputed sample agrees in every layer"
+    return f"all {len(checks)} recomputed samples agree in every layer"
 
 
-def _available() -> int | None:
-    """Bytes of host memory that can be had without swapping (MemAvailable)."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
+def _checked_instead(checks: Sequence[Substitute]) -> str:
+    by = {
+        status: ", ".join(check.check for check in checks if check.status == status)
+        for status in ("fails", "holds", "cannot-tell")
+    }
+    words = {"fails": "does not hold", "holds": "holds", "cannot-tell": "cannot be told"}
+    told = "; ".join(f"{names} {words[status]}" for status, names in by.items() if names)
+    return f"not recomputed; checked instead: {told}"
+
+
+def _kinds(wrong: Sequence[SampleCheck]) -> str:
+    """Each kind of fault with the samples that have it; the widest first."""
+    by: dict[str, list[int]] = {}
+    for check in wrong:
+        for kind in dict.fromkeys(fault.kind for fault in check.faults):
+            by.setdefault(kind, []).append(check.index)
+    told = []
+    for kind, indexes in sorted(by.items(), key=lambda item: -len(item[1])):
+        some = ", ".join(map(str, indexes[:5])) + (" ..." if len(indexes) > 5 else "")
+        told.append(f"{kind} (sample{'s' if len(indexes) > 1 else ''} {some})")
+    return ", ".join(told)

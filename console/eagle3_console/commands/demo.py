@@ -8,7 +8,7 @@ from eagle3_agent.protocol import to_json
 from eagle3_agent.protocol.messages import Start, Verified, Verify
 from eagle3_console import demo as demo_files
 from eagle3_console import profile as profiles
-from eagle3_console import render
+from eagle3_console import render, render_verify
 from eagle3_console.errors import ExitCode
 
 from . import arguments, connect, starting
@@ -61,7 +61,7 @@ async def demo(args: argparse.Namespace, terminal: Terminal) -> int:
             terminal.milestone(f"verifying {_VERIFIED_SAMPLES} samples with transformers …")
             request = Verify(0, summary.run, _VERIFIED_SAMPLES)
             checked = (await ask(link, request, Verified, SLOW)).report
-            for line, colour in render.verify(checked):
+            for line, colour in render_verify.lines(checked):
                 terminal.line(line, colour)
             code = ExitCode.DONE if checked.ok else ExitCode.FAILED
     terminal.object({**starting.run_object(summary, started.report), "verify": to_json(checked)})

@@ -1,0 +1,167 @@
+"""The second model: whether the host has room for it, and the states of all its layers.
+
+It runs on the CPU: GPUs belong to runs, and one that is idle now may be promised to a queued run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from eagle3_agent.protocol.values import CaptureSection, Profile, ReferenceDtype
+from eagle3_agent.worker.engines.base import EngineError, Sample
+from eagle3_agent.worker.engines.transformers import TransformersEngine
+from eagle3_agent.worker.model_info import ITEM_SIZE, ModelInfo
+
+#: What transformers needs to load a checkpoint of a quantisation method.
+_PACKAGES = {
+    "compressed-tensors": "compressed_tensors",
+    "awq": "awq",
+    "gptq": "gptqmodel",
+    "bitsandbytes": "bitsandbytes",
+}
+
+#: Weights are loaded shard by shard into their place: the largest shard is held beside them.
+_LOADING = 1.1
+
+_BESIDE = 1 << 30
+"""Bytes for Python, torch and the sample's own activations."""
+
+
+class NoReference(Exception):
+    """Why nothing can be recomputed, in words."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the reference computed of one sample."""
+
+    sample: Sample
+    states: tuple[Any, ...]
+    """``[S, H]`` after each decoder layer, all of them, on the CPU."""
+
+
+class Reference:
+    """A loaded model.  Not thread-safe."""
+
+    def __init__(self, engine: TransformersEngine, dtype: str) -> None:
+        import transformers
+
+        self._engine = engine
+        self.dtype = dtype
+        self.described = f"transformers {transformers.__version__}, {dtype}, cpu"
+
+    def trace(self, sample: Sample) -> Trace:
+        (captured,) = self._engine.capture([sample])
+        return Trace(sample, tuple(captured.states))
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def load(profile: Profile, info: ModelInfo, asked: ReferenceDtype, longest: int) -> Reference:
+    """The model in the best dtype that fits; ``longest`` is the tokens of the longest sample.
+
+    Raises NoReference when there is no room for it or the library cannot load it.
+    """
+    dtype = _dtype(info, asked, longest)
+    everything = CaptureSection(tuple(range(info.layers)))
+    engine = TransformersEngine(dtype=dtype, device="cpu")
+    try:
+        engine.load(replace(profile, capture=everything), lambda event: None)
+        return Reference(engine, dtype)
+    except EngineError as error:
+        engine.close()
+        raise NoReference(str(error)) from error
+    except Exception as error:  # a library's own, for a model that it does not know
+        engine.close()
+        first = str(error).strip().split("\n")[0][:300]
+        raise NoReference(
+            f"transformers cannot load this model ({type(error).__name__}: {first})"
+        ) from error
+
+
+def need(info: ModelInfo, dtype: str, longest: int) -> int:
+    """Bytes of host memory for the weights in ``dtype`` and all layers' states of a sample.
+
+    A quantised checkpoint is held as it is stored, unless float32 is asked.
+    """
+    if quantisation(info.path) and dtype != "float32":
+        weights = float(info.weight_bytes)
+    else:
+        weights = info.weight_bytes / info.weight_width * ITEM_SIZE[dtype]
+    states = (info.layers + 1) * longest * info.hidden * ITEM_SIZE[dtype]
+    return int(weights * _LOADING) + states + _BESIDE
+
+
+def quantisation(path: Path) -> str:
+    """``quant_method`` of the checkpoint; "" for a plain one."""
+    try:
+        config = json.loads((path / "config.json").read_bytes())
+        text = config.get("text_config") or {}
+        found = config.get("quantization_config") or text.get("quantization_config") or {}
+        return str(found.get("quant_method", "unknown")) if found else ""
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
+def _dtype(info: ModelInfo, asked: ReferenceDtype, longest: int) -> str:
+    """What the reference runs in; raises NoReference with the arithmetic."""
+    method = quantisation(info.path)
+    package = _PACKAGES.get(method, "")
+    if package and importlib.util.find_spec(package) is None:
+        raise NoReference(
+            f"the checkpoint is quantised ({method}), and {package} is not installed beside "
+            "transformers"
+        )
+    if method and asked == "auto":
+        options = [info.dtype]  # float32 of quantised weights is no better a reference
+    elif asked == "auto":
+        options = list(dict.fromkeys(("float32", info.dtype)))
+    else:
+        options = ["float32" if asked == "float32" else info.dtype]
+    free = available()
+    if free is None:
+        return options[0]
+    needs = {dtype: need(info, dtype, longest) for dtype in options}
+    for dtype in options:
+        if needs[dtype] < free:
+            return dtype
+    told = " and ".join(f"{needs[d] / 2**30:.0f} GiB in {d}" for d in options)
+    hint = "" if asked != "float32" else "; --dtype checkpoint needs less"
+    raise NoReference(
+        f"a second model needs {told} (weights x {_LOADING:g}, the states of {info.layers} layers, "
+        f"1 GiB) and the host has {free / 2**30:.0f} GiB free{hint}"
+    )
+
+
+def available() -> int | None:
+    """Bytes of host memory that can be had without swapping, within the container's own limit."""
+    found = [n for n in (_host_memory(), _container_memory()) if n is not None]
+    return min(found, default=None)
+
+
+def _host_memory() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _container_memory(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What the limit of this process's own group (cgroup v2) leaves; None without a limit."""
+    try:
+        limit = int((root / "memory.max").read_text())  # "max" without one
+        used = int((root / "memory.current").read_text())
+        facts = dict(
+            line.split() for line in (root / "memory.stat").read_text().splitlines() if line
+        )
+        return limit - used + int(facts.get("inactive_file", 0)) + int(facts.get("active_file", 0))
+    except (OSError, ValueError):
+        return None
