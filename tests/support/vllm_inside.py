@@ -6,6 +6,7 @@ traceback names this file.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
@@ -34,6 +35,20 @@ def fail_once(worker: Any) -> None:
 
 def known_requests(worker: Any) -> int:
     return len(worker.model_runner.requests)
+
+
+def pid(worker: Any) -> int:
+    return os.getpid()
+
+
+def pools(worker: Any) -> list[str]:
+    """Names of the writer threads' work so far: a rank that writes has an arena or had one."""
+    return ["writes"] if worker._eagle3._keep else []
+
+
+def claim_prefix_caching(worker: Any, on: bool) -> None:
+    """Have vLLM's config say so; the scheduler, which decides, is not asked."""
+    worker.vllm_config.cache_config.enable_prefix_caching = on
 
 
 def bare_assert(worker: Any) -> None:

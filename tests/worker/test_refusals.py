@@ -16,7 +16,7 @@ def config(**changes: Any) -> Any:
         parallel_config=SimpleNamespace(
             pipeline_parallel_size=1, data_parallel_size=1, tensor_parallel_size=8
         ),
-        compilation_config=SimpleNamespace(pass_config=SimpleNamespace(enable_sp=None)),
+        compilation_config=SimpleNamespace(mode=3, pass_config=SimpleNamespace(enable_sp=None)),
         cache_config=SimpleNamespace(enable_prefix_caching=False),
         model_config=SimpleNamespace(enforce_eager=True),
     )
@@ -63,6 +63,11 @@ def test_what_would_give_wrong_states_is_refused(
         refuse(config(**changes), runner())
     assert said in str(refused.value)
     assert way_out in str(refused.value)
+
+
+def test_passes_of_a_compiler_that_does_not_run_are_no_reason() -> None:
+    eager = config(compilation_config__pass_config__enable_sp=True, compilation_config__mode=0)
+    refuse(eager, runner())
 
 
 def test_a_runner_that_does_not_say_whose_rows_it_computes_is_refused() -> None:

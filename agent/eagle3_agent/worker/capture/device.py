@@ -6,6 +6,7 @@ The compute stream is whichever is current where the model runs.
 
 from __future__ import annotations
 
+import ctypes
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -117,7 +118,8 @@ class Cuda:
         self._registered: set[int] = set()
 
     def mark(self) -> Mark:
-        event = self._torch.cuda.Event(enable_timing=True)
+        # blocking: writers sleep while they wait, rather than spin on cores that launch kernels
+        event = self._torch.cuda.Event(enable_timing=True, blocking=True)
         event.record(self._torch.cuda.current_stream(self._device))
         return _Event(event)
 
@@ -150,6 +152,12 @@ class Cuda:
 
 
 def _touch(memory: Any) -> None:
-    """Have the kernel find the pages, several threads at once: pinning does it with one."""
+    """Have the kernel find the pages, by several threads at once: pinning does it with one."""
+    size, start = memory.nbytes, memory.data_ptr()
+    part = -(-size // _TOUCHERS)
+
+    def touch(offset: int) -> None:
+        ctypes.memset(start + offset, 0, min(part, size - offset))
+
     with ThreadPoolExecutor(_TOUCHERS) as pool:
-        list(pool.map(lambda part: part.zero_(), memory.chunk(_TOUCHERS * 4)))
+        list(pool.map(touch, range(0, size, part)))

@@ -38,7 +38,11 @@ def _parallel(config: Any) -> str:
 
 
 def _passes(config: Any) -> str:
-    passes = getattr(getattr(config, "compilation_config", None), "pass_config", None)
+    compilation = getattr(config, "compilation_config", None)
+    # the name before 0.12 was level; 0 compiles nothing, so no pass runs
+    if not getattr(compilation, "mode", getattr(compilation, "level", None)):
+        return ""
+    passes = getattr(compilation, "pass_config", None)
     for name in ("enable_sequence_parallelism", "enable_sp", "enable_async_tp"):
         if _true(passes, name):
             return (
