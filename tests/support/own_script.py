@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,3 +56,11 @@ def stages(run: RunFolder) -> list[str]:
 
 def warnings(run: RunFolder) -> list[str]:
     return [e.text for e in tiny.events(run) if isinstance(e, Note) and e.level == "warning"]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Fails when it does not hold within a minute."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited a minute in vain"
+        time.sleep(0.02)

@@ -9,11 +9,13 @@ exit status and its traceback are its own; an exception is told to the run as we
 from __future__ import annotations
 
 import builtins
+import ctypes
 import dataclasses
 import faulthandler
 import multiprocessing
 import multiprocessing.spawn
 import os
+import signal
 import sys
 import traceback
 from importlib.machinery import SourceFileLoader
@@ -31,10 +33,13 @@ from . import channel, hook
 #: Names the script, for processes that it spawns.
 SCRIPT = "EAGLE3_SCRIPT"
 
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
 _AGAIN = "eagle3_agent.worker.script.spawned"
 
 
 def main() -> None:
+    _die_with_parent()
     script = sys.argv[1]
     sys.argv[:] = sys.argv[1:]
     if not getattr(sys.flags, "safe_path", False):
@@ -49,6 +54,12 @@ def main() -> None:
         exec(code, module.__dict__)  # noqa: S102  the user's own script is what is asked for
     except BaseException as error:
         _tell(error, script)
+
+
+def _die_with_parent() -> None:
+    """TERM when the run's worker is gone without a word: nobody else would know of the script."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def watch_imports() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -37,10 +38,7 @@ def find(named: str | None) -> Path:
     if not path.is_absolute():
         raise ScriptError(f"engine.script = {named}: give the script's whole path on this host")
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise ScriptError(f"engine.script = {path} is no file: name the script itself")
+        with open(path, "rb", opener=_opener) as file:
             source = file.read(_LARGEST + 1)
     except OSError as error:
         reason = error.strerror or error
@@ -49,6 +47,15 @@ def find(named: str | None) -> Path:
         raise ScriptError(f"engine.script = {path} is larger than 4 MiB: it is no script")
     _compile(path, source)
     return path
+
+
+def _opener(path: str, flags: int) -> int:
+    """Without waiting for the other end of a pipe; raises OSError for what is no file."""
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no file")
+    return fd
 
 
 def _compile(path: Path, source: bytes) -> None:
