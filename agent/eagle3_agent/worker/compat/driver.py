@@ -25,7 +25,7 @@ class Driver:
         self._eos = getattr(generator.tokenizer, "eos_token_id", None)
 
     def add(self, name: str, row: Sequence[int]) -> None:
-        self._scheduler.add_request(_request(name, row, self._eos))
+        self._scheduler.add_request(make_request(name, row, self._eos))
 
     @property
     def waiting(self) -> int:
@@ -95,7 +95,7 @@ def _complete(request: Any) -> bool:
     return bool(request.num_computed_tokens >= request.num_prompt_tokens)
 
 
-def _request(name: str, row: Sequence[int], eos: int | None) -> Any:
+def make_request(name: str, row: Sequence[int], eos: int | None) -> Any:
     """A request for one prefill; arguments that this vLLM's Request does not know are left out."""
     from vllm.sampling_params import SamplingParams
     from vllm.v1.request import Request

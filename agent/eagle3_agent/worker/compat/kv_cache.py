@@ -206,6 +206,7 @@ def _steps_of_core(sources: Sources) -> list[str]:
         "register_all_kvcache_specs(": "registers the cache specs",
         "set_kv_cache_layout(": "settles the cache's layout",
         "compile_or_warm_up_model(": "has the workers warm up",
+        "cache_config.block_size = ": "takes the block size that the workers chose",
     }
     return [words for name, words in steps.items() if name in core]
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from eagle3_agent.worker.engines.room import rotary_switch
+
 from .patch import Patch, Settings, Verdict, wrap
 from .sources import GENERATOR, GENERATOR_CLASS, Sources, UnreadableError, is_value, passed, shown
 
@@ -67,7 +69,8 @@ def _apply_full_length(settings: Settings) -> None:
             config = model_config(*args, **kwargs)
             # room for the one token that is sampled and never computed: positions that are
             # computed stay below the length asked for, and so below the model's own limit
-            config.max_model_len += 1
+            if config.max_model_len != rotary_switch(config.hf_text_config):
+                config.max_model_len += 1
             return config
 
         return make
@@ -178,7 +181,8 @@ PATCHES = (
         title="Keep the last token of a full sequence",
         symptom="a sequence of max_model_len tokens comes back one state short, silently",
         cause="the generator leaves room for the token that it samples",
-        change="gives vLLM a max_model_len larger by that one token",
+        change="gives vLLM a max_model_len larger by that one token, unless it would change the "
+        "model's rotary factors: there a sequence of that length is refused",
         until="speculators stops cutting sequences",
         probe=_probe_full_length,
         apply=_apply_full_length,

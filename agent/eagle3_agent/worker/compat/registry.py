@@ -21,7 +21,9 @@ PATCHES: tuple[Patch, ...] = (
 )
 
 #: (vLLM, speculators) that the tests run; "" where speculators is not there.
-TRIED = frozenset({("0.16.0", "0.3.0"), ("0.16.0", "0.4.0.1"), ("0.16.0", ""), ("0.32.0", "")})
+TRIED = frozenset(
+    (vllm, speculators) for vllm in ("0.16.0", "0.32.0") for speculators in ("0.3.0", "0.4.0.1", "")
+)
 
 
 def findings(sources: Sources | None = None) -> tuple[PatchFinding, ...]:
@@ -35,6 +37,11 @@ def findings(sources: Sources | None = None) -> tuple[PatchFinding, ...]:
         return ()
     patches = [p.finding(sources) for p in PATCHES if p.id.partition("/")[0] in there]
     return (*patches, *fits.findings(sources))
+
+
+def is_patch(finding: PatchFinding) -> bool:
+    """Whether a finding speaks of a patch, and not of what vLLM must have anyway."""
+    return any(patch.id == finding.patch for patch in PATCHES)
 
 
 def undecided(found: Sequence[PatchFinding]) -> list[PatchFinding]:

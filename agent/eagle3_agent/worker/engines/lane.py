@@ -1,11 +1,11 @@
-"""One helper thread that runs calls in order, so that the engine's own thread can keep watch."""
+"""One helper thread that runs calls in order, beside the engine's own thread."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any
 
 
@@ -24,10 +24,6 @@ class Lane:
         future: Future[Any] = Future()
         self._calls.put((future, lambda: call(*args, **kwargs)))
         return future
-
-    def wait(self, future: Future[Any], seconds: float) -> bool:
-        """Whether the call ended within ``seconds``, with a result or an exception."""
-        return bool(wait([future], seconds).done)
 
     def close(self) -> None:
         """Let the thread end once it is through; does not wait for it."""

@@ -44,10 +44,11 @@ def _limits(model: ModelSection) -> tuple[int, int | None]:
         model=model.path, trust_remote_code=model.trust_remote_code, skip_tokenizer_init=True
     )
     config = arguments.create_model_config()
-    return int(config.max_model_len), _switch(config.hf_text_config)
+    return int(config.max_model_len), rotary_switch(config.hf_text_config)
 
 
-def _switch(text: Any) -> int | None:
+def rotary_switch(text: Any) -> int | None:
+    """The max_model_len above which vLLM takes other rotary factors; None where it has one set."""
     rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
     long = isinstance(rope, dict) and (rope.get("long_factor") or "short_factor" in rope)
     if not long:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +19,27 @@ from eagle3_agent.protocol.events import Note, Patched
 from eagle3_agent.protocol.values import PatchFinding, Profile
 from eagle3_agent.worker import model_info
 from eagle3_agent.worker.compat import probe, registry
-from eagle3_agent.worker.compat.driver import Driver
+from eagle3_agent.worker.compat.driver import Driver, call
+from eagle3_agent.worker.compat.errors import RemoteError
 from eagle3_agent.worker.compat.generate import SOURCE
 from eagle3_agent.worker.compat.patch import Settings
 from eagle3_agent.worker.compat.sources import Sources
+from eagle3_agent.worker.writing import bounds
+from eagle3_agent.worker.writing.pool import layout
 
 from .base import Captured, Emit, EngineError, Loaded, Output, Sample, Watch
 from .lane import Lane
+from .room import room_for_one
+from .ticker import Ticker
 
 #: Requests in flight where the profile says nothing: enough short samples to fill a step.
 _SEQUENCES = 128
 
-#: Seconds for a step that is under way to end, and for the writers to stop.
-_ABANDON = 10.0
+#: Steps' worth of samples that wait or run: one step is scheduled while another runs.
+_AHEAD = 2
+
+#: Seconds that workers get to end a step and to stop writing when the engine is closed.
+_CLOSING = 20.0
 
 
 class SpeculatorsEngine:
@@ -39,7 +49,6 @@ class SpeculatorsEngine:
 
     def __init__(self) -> None:
         self._generator: Any = None
-        self._lane: Lane | None = None
 
     def load(self, profile: Profile, emit: Emit) -> Loaded:
         sources = Sources.installed()
@@ -51,21 +60,17 @@ class SpeculatorsEngine:
         # a forked worker would inherit this process's threads and their locks
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         generator_class = _patched_class(profile, found)
-        for finding in found:
+        for finding in filter(registry.is_patch, found):
             emit(Patched(time.time(), finding, applied=finding.status == "needed"))
         info = model_info.read(Path(profile.model.path))
         if profile.model.dtype == "auto":
             text = f"model.dtype auto: {info.dtype}, the checkpoint's own"
             emit(Note(time.time(), "info", text))
-        model = profile.model
-        self._generator = generator_class(
-            model_path=model.path,
-            layer_ids=list(profile.capture.layers),
-            max_model_len=model.max_model_len,
-            gpu_memory_utilization=model.gpu_memory_utilization,
-            tensor_parallel_size=model.tensor_parallel_size,
-        )
-        return self._loaded()
+        room_for_one(profile.model, info)  # refuses here what would fail after the load
+        self._generator = _start(generator_class, profile)
+        loaded = self._loaded()
+        call(self._generator.executor, "eagle3_reserve", _buffer(profile, loaded))
+        return loaded
 
     def _loaded(self) -> Loaded:
         config = self._generator.vllm_config
@@ -85,21 +90,21 @@ class SpeculatorsEngine:
             yield Captured(sample, tuple(result.pop("hidden_states")))
 
     def extract(self, samples: Iterator[Sample], output: Output, watch: Watch) -> None:
-        lane = self._lane = Lane("vllm-steps")
-        extraction = _Extraction(self._generator, lane, watch)
+        lane = Lane("vllm-steps")
         try:
-            extraction.run(samples, output)
-        except BaseException:
-            extraction.abandon()
-            raise
+            with Ticker(watch) as ticker:
+                _Extraction(self._generator, lane, watch, ticker).run(samples, output)
+        finally:
+            lane.close()
 
     def close(self) -> None:
         generator, self._generator = self._generator, None
-        if generator is not None:
-            generator.executor.shutdown()
-        lane, self._lane = self._lane, None
-        if lane is not None:
-            lane.close()
+        executor = getattr(generator, "executor", None)
+        if executor is None:
+            return
+        with suppress(Exception):  # workers that are dead or busy are ended by the next call
+            executor.collective_rpc("eagle3_reset", timeout=_CLOSING)
+        executor.shutdown()
 
 
 class _Extraction:
@@ -109,62 +114,65 @@ class _Extraction:
     step holds does not depend on what this one computes.
     """
 
-    def __init__(self, generator: Any, lane: Lane, watch: Watch) -> None:
+    def __init__(self, generator: Any, lane: Lane, watch: Watch, ticker: Ticker) -> None:
         self._driver = Driver(generator)
         self._lane = lane
         self._watch = watch
+        self._ticker = ticker
         limits = generator.vllm_config.scheduler_config
-        self._sequences = int(limits.max_num_seqs)
-        self._tokens = 2 * int(limits.max_num_batched_tokens)
-        self._seen = 0
+        self._sequences = _AHEAD * int(limits.max_num_seqs)
+        self._tokens = _AHEAD * int(limits.max_num_batched_tokens)
+        self._count = 0
 
     def run(self, samples: Iterator[Sample], output: Output) -> None:
-        self._wait(self._lane.submit(self._driver.call, "eagle3_open", output))
-        before: Any = None
+        self._call("eagle3_open", output)
+        before: Future[Any] | None = None
         while True:
             self._top_up(samples)
             step = self._driver.schedule()
             running = self._lane.submit(self._driver.run, step)
             if before is not None:
-                self._wait(before)
+                self._ended(before)
             before = running
             if not step.total_num_scheduled_tokens:
                 break
-        self._wait(before)
+        self._ended(before)
         if self._driver.waiting:
             raise EngineError(
-                f"vLLM's scheduler has no room for a sample of {self._driver.uncomputed} tokens: "
-                "raise model.gpu_memory_utilization, or lower model.max_model_len"
+                f"vLLM's scheduler has no room for {self._driver.waiting} samples of "
+                f"{self._driver.uncomputed} tokens: raise model.gpu_memory_utilization, or lower "
+                "model.max_model_len"
             )
-        self._wait(self._lane.submit(self._driver.call, "eagle3_finish"))
+        self._call("eagle3_finish")
 
     def _top_up(self, samples: Iterator[Sample]) -> None:
-        """Queue samples up to the limits: two steps' tokens, and the sequences of one."""
+        """Queue samples, two steps' worth of tokens and of sequences."""
         added: list[tuple[str, int, bytes]] = []
-        while self._driver.waiting < self._sequences and self._driver.uncomputed < self._tokens:
+        waiting, tokens = self._driver.waiting, self._driver.uncomputed
+        while waiting < self._sequences and tokens < self._tokens:
             sample = next(samples, None)
-            self._watch()
             if sample is None:
                 break
-            name = f"sample_{self._seen}"
-            self._seen += 1
+            name = f"sample_{self._count}"
+            self._count += 1
             self._driver.add(name, sample.input_ids)
+            waiting, tokens = waiting + 1, tokens + len(sample.input_ids)
             added.append((name, sample.index, bytes(sample.loss_mask)))
         if added:
             # the lane keeps the order: workers hear of these before the step that holds them
             self._lane.submit(self._driver.call, "eagle3_expect", added)
 
-    def _wait(self, future: Any) -> Any:
-        while not self._lane.wait(future, 0.2):
-            self._watch()
-        if future.exception() is not None:
+    def _call(self, method: str, *args: Any) -> None:
+        self._ended(self._lane.submit(self._driver.call, method, *args))
+
+    def _ended(self, future: Future[Any]) -> None:
+        """Wait for a call of the lane, under watch; raises what it raised."""
+        try:
+            self._ticker.during(future.result)
+        except RemoteError:
             # a writer's error is told through the ledger, and is the cause of this one
             self._watch()
-        return future.result()
-
-    def abandon(self) -> None:
-        """Have the writers drop what they hold, if the workers get to it soon."""
-        self._lane.wait(self._lane.submit(self._driver.call, "eagle3_reset"), _ABANDON)
+            raise
 
 
 def _refuse(sources: Sources, found: Sequence[PatchFinding]) -> None:
@@ -199,6 +207,29 @@ def _patched_class(profile: Profile, found: Sequence[PatchFinding]) -> Any:
     return VllmHiddenStatesGenerator
 
 
+def _start(generator_class: Any, profile: Profile) -> Any:
+    model = profile.model
+    try:
+        return generator_class(
+            model_path=model.path,
+            layer_ids=list(profile.capture.layers),
+            max_model_len=model.max_model_len,
+            gpu_memory_utilization=model.gpu_memory_utilization,
+            tensor_parallel_size=model.tensor_parallel_size,
+        )
+    except RemoteError as error:
+        if error.info.type.endswith("CaptureRefused"):
+            raise EngineError(error.info.message) from error
+        raise
+
+
+def _buffer(profile: Profile, loaded: Loaded) -> int:
+    """Host memory to pin while the model is loaded, rather than when samples wait for it."""
+    token = len(profile.capture.layers) * loaded.hidden * model_info.ITEM_SIZE[loaded.dtype]
+    longest = min(profile.data.seq_length, profile.model.max_model_len) * token
+    return profile.output.buffer_bytes or bounds.buffer_bytes(longest)
+
+
 def _settings(profile: Profile) -> Settings:
     tokens, sequences = profile.engine.max_num_batched_tokens, profile.engine.max_num_seqs
     if tokens is not None and sequences is not None and tokens < sequences:
@@ -213,7 +244,7 @@ def _settings(profile: Profile) -> Settings:
         trust_remote_code=profile.model.trust_remote_code,
         max_num_batched_tokens=tokens,
         max_num_seqs=sequences,
-        layout="SLH" if profile.output.format == "safetensors" else "LSH",
+        layout=layout(profile.output.format),
     )
 
 
