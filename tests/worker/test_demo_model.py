@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from eagle3_agent.protocol.values import VerifyReport
 from eagle3_agent.runs import RunFolder, read_value
 from eagle3_console import demo
 from support import tiny
+from support.faults import Bug, Played, play, told
 
 pytestmark = pytest.mark.worker
 
@@ -57,3 +59,74 @@ def test_verify_passes_and_finds_every_layer_that_is_off_by_one(
     for check in wrong.checked:
         for layer in below:
             assert f"layer {layer}: median token error" in check.why
+
+
+_LAYERS = (2, 15, 27, 29)
+
+_BUGS = {
+    "off by one below": Bug(
+        "s = [hs[l] for l in asked]",
+        "wrong-layer",
+        "off by one layer: each holds the state one layer below",
+        _LAYERS,
+    ),
+    "the last after the norm": Bug("s[3] = hs[-1]", "post-norm", "output of the final", (29,)),
+    "reversed order": Bug(
+        "s = s[::-1]", "wrong-order", r"in the order \[29, 27, 15, 2\], asked was", (2, 29)
+    ),
+    "a layer twice": Bug("s[0] = s[2]", "repeated-layer", "layer 27 is repeated", (2,)),
+    "rows a row late": Bug(
+        "s = [torch.cat([x[:1], x[:-1]]) for x in s]",
+        "shifted-rows",
+        r"shifted by \+1: row t holds the state of token t-1",
+        _LAYERS,
+        least=8,
+    ),
+    "rows of another sample": Bug(
+        "s = [torch.cat([other[l + 1], x])[:S] for l, x in zip(asked[:2], s)] + s[2:]",
+        "other-sample",
+        "of sample",
+        (2, 15),
+        least=8,
+    ),
+    "every layer too small": Bug("s = [0.4 * x for x in s]", "scale", "0.4 times", _LAYERS),
+    "tail of zeros": Bug(
+        "s[1][-3:] = 0", "truncated", "hold zeros: the states end after", (15,), least=8
+    ),
+    "tail copied": Bug(
+        "s[1][-3:] = s[1][-4].clone()", "truncated", "copies of row", (15,), least=8
+    ),
+    "noise": Bug(
+        "s[1] = torch.randn(s[1].shape) * s[1].float().std()", "noise", "like no state", (15,)
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def played(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    words = [(i * 7919 + i * i * 31) % 40000 + 100 for i in range(8)]
+    talk = "The quick brown fox jumps over the lazy dog, and then it rests in the warm grass."
+    code = "import sys, transformers as t; k = t.AutoTokenizer.from_pretrained(sys.argv[1])\n"
+    ids = tiny.run_python(python, f"{code}print(k(sys.argv[2] * 3)['input_ids'])", str(model), talk)
+    texts = [[101], words, json.loads(ids.splitlines()[-1])]
+    root = tmp_path_factory.mktemp("faults") / "run"
+    return play(python, model, root, _BUGS, texts, _LAYERS)
+
+
+def test_right_states_of_every_length_pass(played: Played) -> None:
+    assert played.right.ok, [c for c in played.right.checked if not c.ok]
+
+
+@pytest.mark.parametrize("name", _BUGS)
+def test_a_fault_is_named(name: str, played: Played) -> None:
+    bug, found = _BUGS[name], told(played, name)
+    assert found
+    for check in found:
+        fitting = [
+            fault
+            for fault in check["faults"]
+            if fault["kind"] == bug.kind
+            and re.search(bug.says, fault["text"])
+            and set(bug.layers) <= set(fault["layers"])
+        ]
+        assert fitting, check

@@ -33,7 +33,7 @@ from .verification.reference import NoReference
 
 _MAX_NAMED = 100
 
-#: Files with too few rows that are looked into.
+#: Files with too few rows that are looked into, whatever number of samples is asked.
 _CUT = 3
 
 
@@ -93,7 +93,7 @@ def verify(profile: Profile, asked: Asked, *, complete: bool = False) -> VerifyR
     seen = files.check(profile, info, marker, entries, complete=complete)
     chosen = choose.choose(seen.good, asked.samples, seed)
     if asked.samples:
-        chosen += [Chosen(entry, "cut") for entry in seen.cut[:_CUT]]
+        chosen += [Chosen(entry, "cut") for entry in seen.cut[: max(_CUT, asked.samples)]]
     found = _recompute(Job(profile, info, marker, seen.good), chosen, asked.dtype)
     wrong = [check for check in found.checked if not check.ok]
     failed = [check for check in found.instead if check.status == "fails"]

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from eagle3_agent.protocol.values import Fault
@@ -26,6 +27,9 @@ _ENOUGH = 0.9
 
 #: Share of the moved rows that have to be moved by the same number to be called shifted.
 _SHIFTED = 0.5
+
+#: Factors of two layers that are one.
+_ALIKE = 0.03
 
 _SAME_DIRECTION = 0.9
 """Cosine from which states are called inexact and not noise."""
@@ -60,19 +64,7 @@ def faults(case: Case, others: Others) -> tuple[Fault, ...]:
     places = _places(case)
     fits = {i: _fitting(case, i, places) for i in range(len(case.asked))}
     if not _tell_arrangement(told, case, fits):
-        held: dict[int, int] = {i: p for i, p in enumerate(case.asked) if i not in case.failed}
-        inside = []
-        for i in sorted(case.failed):
-            origin = _whole(case, i, places)
-            if origin is None or (origin.place == case.asked[i] and origin.factor == 1.0):
-                inside.append(i)
-            else:
-                held[i] = origin.place
-                if origin.factor != 1.0:
-                    _add(told, "scale", _factor_text(case, origin.factor), case.asked[i])
-        for i in sorted(held):
-            if held[i] != case.asked[i]:
-                _add(told, *_layer_text(case, held, i), case.asked[i])
+        inside = _tell_layers(told, case, places)
         _tell_rows(told, case, inside, others)
     return tuple(
         Fault(kind, text, tuple(dict.fromkeys(layers)))
@@ -94,6 +86,38 @@ def _places(case: Case) -> dict[int, Any]:
     if case.normed is not None:
         places[len(case.trace.states)] = case.normed
     return places
+
+
+def _tell_layers(told: Told, case: Case, places: Mapping[int, Any]) -> list[int]:
+    """Layer by layer; returns the positions whose fault is within the layer."""
+    held: dict[int, int] = {i: p for i, p in enumerate(case.asked) if i not in case.failed}
+    factors: dict[int, float] = {}
+    inside = []
+    for i in sorted(case.failed):
+        origin = _whole(case, i, places)
+        own = origin is None or origin.place == case.asked[i]
+        if own and (text := _normalised(case, i)):
+            _add(told, "scale", text, case.asked[i])
+        elif origin is None or (own and origin.factor == 1.0):
+            inside.append(i)
+        else:
+            held[i], factors[i] = origin.place, origin.factor
+    for i in sorted(held):
+        if held[i] != case.asked[i]:
+            _add(told, *_layer_text(case, held, i), case.asked[i])
+    _tell_factors(told, case, {i: f for i, f in factors.items() if f != 1.0})
+    return inside
+
+
+def _tell_factors(told: Told, case: Case, factors: dict[int, float]) -> None:
+    """Factors that are alike are one fault."""
+    while factors:
+        first = min(factors)
+        alike = [i for i, f in factors.items() if abs(f / factors[first] - 1) <= _ALIKE]
+        text = _factor_text(case, median(factors[i] for i in alike))
+        for i in sorted(alike):
+            _add(told, "scale", text, case.asked[i])
+            del factors[i]
 
 
 def _fitting(case: Case, i: int, places: Mapping[int, Any]) -> dict[int, float]:
@@ -166,7 +190,7 @@ def _factor_text(case: Case, factor: float) -> str:
     if case.routed_scaling:
         known["routed_scaling_factor"] = case.routed_scaling
         known["1/routed_scaling_factor"] = 1 / case.routed_scaling
-    names = [n for n, value in known.items() if abs(factor / value - 1) <= case.tolerance]
+    names = [n for n, value in known.items() if abs(factor / value - 1) <= _ALIKE]
     named = f", the model's {names[0]}" if names else ""
     return f"every state is {factor:.3g} times what it should be{named}"
 
@@ -180,14 +204,8 @@ def _tell_rows(told: Told, case: Case, inside: list[int], others: Others) -> Non
         i: origins.rows(mine[i], case.trace.states[case.asked[i]].float(), case.tolerance)
         for i in inside
     }
-    normalised = set()
-    for i in inside:
-        if all(row.kind == "unknown" for row in found[i]) and (text := _normalised(case, i)):
-            _add(told, "scale", text, case.asked[i])
-            normalised.add(i)
-    rest = {i: found[i] for i in inside if i not in normalised}
-    _search(case, mine, rest, others)
-    for i, made in rest.items():
+    _search(case, mine, found, others)
+    for i, made in found.items():
         for kind, text in _rows_texts(case, i, mine[i], made):
             _add(told, kind, text, case.asked[i])
 
@@ -196,7 +214,7 @@ def _normalised(case: Case, i: int) -> str:
     mine, reference = case.captured[i].float(), case.trace.states[case.asked[i]].float()
     if len(mine) != len(reference):
         return ""
-    span = origins.own_factors(mine, reference, case.tolerance)
+    span = origins.normalised(mine, reference, case.tolerance)
     if span is None:
         return ""
     return (

@@ -6,14 +6,15 @@ for the output of the final norm.  All tensors are float32 on the CPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 BEFORE = -1
 
-#: A factor this near to 1 is none.
-_NO_FACTOR = 0.02
+#: One explanation is preferred to a simpler one that fits too when this many times nearer.
+_FAR_BETTER = 4.0
 
 #: Rows compared at a time.
 _PART = 512
@@ -21,8 +22,9 @@ _PART = 512
 #: A row is another's when that one is this many times nearer than its own.
 _NEARER = 3.0
 
-#: A row that is its own may be this many times the tolerance off, if no other is nearer.
-_LOOSE = 8.0
+#: Where most rows are right, one that is its own may be this many times the tolerance off, and no
+#: more than half a layer's own step, if no other is nearer.
+_LOOSE, _LOOSEST = 8.0, 0.35
 
 
 @dataclass(frozen=True)
@@ -46,30 +48,31 @@ def fitting(captured: Any, places: Mapping[int, Any], tolerance: float) -> dict[
 def whole(captured: Any, places: Mapping[int, Any], tolerance: float) -> Origin | None:
     """Which of ``places`` the median token of ``captured`` fits best, or None.
 
-    As it stands first, then up to a common factor.
+    As it stands, or up to a common factor where that fits far better.
     """
-    plain = fitting(captured, places, tolerance)
-    if plain:
-        best = min(plain, key=lambda p: plain[p])
-        factor = _factor(captured, places[best])
-        near = abs(factor - 1.0) <= max(_NO_FACTOR, tolerance / 2)
-        return Origin(best, 1.0 if near else factor)
+    plain = {p: _median_error(captured, ref, 1.0) for p, ref in places.items()}
     factors = {p: _factor(captured, ref) for p, ref in places.items()}
     scaled = {
         p: _median_error(captured, ref, factors[p])
         for p, ref in places.items()
         if abs(factors[p]) > 1e-6
     }
-    best = min(scaled, key=lambda p: scaled[p], default=BEFORE)
-    return Origin(best, factors[best]) if scaled and scaled[best] <= tolerance else None
+    best = min(plain, key=lambda p: plain[p])
+    other = min(scaled, key=lambda p: scaled[p], default=best)
+    rest = scaled.get(other, math.inf)
+    if plain[best] <= tolerance and rest * _FAR_BETTER >= plain[best]:
+        return Origin(best, 1.0)
+    return Origin(other, factors[other]) if rest <= tolerance else None
 
 
-def own_factors(captured: Any, reference: Any, tolerance: float) -> tuple[float, float] | None:
+def normalised(captured: Any, reference: Any, tolerance: float) -> tuple[float, float] | None:
     """Least and largest factor where each row has the right direction and a factor of its own."""
     factors = _row_factors(captured, reference)
-    rest = (captured - factors[:, None] * reference).norm(dim=1)
-    errors = rest / captured.norm(dim=1).clamp_min(1e-30)
-    if not bool((errors <= 2 * tolerance).all()) or len(factors) < 2:
+    if len(factors) < 2 or not bool((factors > 0).all()):
+        return None
+    rest = float(errors(captured / factors[:, None], reference).max())
+    common = _median_error(captured, reference, _factor(captured, reference))
+    if rest > tolerance or rest * _FAR_BETTER >= common:
         return None
     return float(factors.min()), float(factors.max())
 
@@ -96,8 +99,10 @@ def rows(captured: Any, reference: Any, tolerance: float) -> list[Row]:
     import torch
 
     both = min(len(captured), len(reference))
-    own = torch.full((len(captured),), float("inf"))
+    own = torch.full((len(captured),), math.inf)
     own[:both] = errors(captured[:both], reference[:both])
+    most = float(own.nan_to_num(math.inf).median()) <= tolerance
+    loose = max(tolerance, min(_LOOSE * tolerance, _LOOSEST)) if most else tolerance
     source, apart = nearest(captured, reference)
     finite = torch.isfinite(captured).all(dim=1)
     zero = (captured == 0).all(dim=1)
@@ -113,7 +118,7 @@ def rows(captured: Any, reference: Any, tolerance: float) -> list[Row]:
         elif other <= 2 * tolerance and other * _NEARER < mine:
             made.append(Row("moved", int(source[t])))
         else:
-            made.append(Row("right", t) if mine <= _LOOSE * tolerance else Row("unknown"))
+            made.append(Row("right", t) if mine <= loose else Row("unknown"))
     return made
 
 
@@ -143,13 +148,12 @@ def errors(captured: Any, reference: Any) -> Any:
 
 
 def _median_error(captured: Any, reference: Any, factor: float) -> float:
-    error = float(errors(captured / factor, reference).nan_to_num(float("inf")).median())
-    return error if error == error else float("inf")
+    return float(errors(captured / factor, reference).nan_to_num(math.inf).median())
 
 
 def _factor(captured: Any, reference: Any) -> float:
-    factor = float(_row_factors(captured, reference).median())
-    return factor if factor == factor else 0.0
+    factor = float(_row_factors(captured, reference).nanmedian())
+    return factor if math.isfinite(factor) else 0.0
 
 
 def _row_factors(captured: Any, reference: Any) -> Any:

@@ -42,8 +42,8 @@ def _sample(
     faults: tuple[Fault, ...] = ()
     if failed:
         case = _case(given, states, trace, failed, limits)
-        tried = [i for i in samples if i != entry.index]
-        faults = diagnose.faults(case, lambda: _others(given, model, chosen, tried))
+        picked = [i for i in samples if i != entry.index]
+        faults = diagnose.faults(case, lambda: _others(given, model, chosen, picked))
     return SampleCheck(
         index=entry.index,
         ok=not failed,
@@ -99,12 +99,12 @@ def _normed(ends: Ends | None, trace: Trace) -> Any | None:
         return None
 
 
-def _others(
-    given: Job, model: Reference, chosen: Chosen, tried_first: Sequence[int]
-) -> Iterator[Trace]:
+def _others(given: Job, model: Reference, chosen: Chosen, picked: Sequence[int]) -> Iterator[Trace]:
     """Samples that rows may have come from, recomputed one at a time."""
+    place = chosen.entry.index
+    near = sorted(picked, key=lambda i: abs(i - place))[: _OTHERS // 4]
     beside = job.neighbours(given.good, chosen.entry, _OTHERS)
-    order = list(dict.fromkeys([*tried_first, *beside]))[:_OTHERS]
+    order = list(dict.fromkeys([*near, *beside]))[:_OTHERS]
     samples = given.rows(order)
     for index in order:
         if index in samples:
