@@ -6,6 +6,7 @@ One run in each format, with rows that are cut and rows that are skipped, is wha
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from itertools import compress
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any
 import pytest
 
 from eagle3_agent.protocol.values import OutputFormat
+from eagle3_console import demo
 from support import needs, tiny
-from support.vllm_env import run_script
+from support.talks import TALKS
+from support.vllm_env import Library, run_script
 
 LAYERS = (1, 3, 4, 5)
 LENGTH = 30
@@ -131,3 +134,86 @@ def test_the_safetensors_trainer_learns_from_the_folder(
     assert found["learned"] == sum(sum(row["loss_mask"]) for row in usable().values())
     assert found["kept"] == most_learned()
     check_losses(found["losses"])
+
+
+# ------------------------------------------------------------------ loss masks
+
+#: A folder of real prompts (``turns`` and ``reference`` a line) to compare masks on as well.
+PROMPTS = os.environ.get("EAGLE3_PROMPTS")
+
+#: Templates that render a turn the same wherever it stands: what both sides can agree on.
+STABLE = {"chatml": "<|im_end|>", "llama3": "<|eot|>", "deepseek": "<|end|>"}
+ALIKE = ("one", "multi", "repeats", "html")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> str:
+    """The folder of a real model's; one of bytes where the demo is not made."""
+    made = demo.files()  # before a test has a home of its own
+    return str(made.model) if (made.root / "model.ready").exists() else "bytes"
+
+
+def masks(folder: Path, tokenizer: str, library: Library | None) -> dict[str, Any]:
+    return run_script(
+        "masks.py",
+        folder,
+        tokenizer,
+        *filter(None, [PROMPTS]),
+        version="0.32" if library == "0.9" else "0.16",
+        speculators=library,
+    )
+
+
+def alike(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Of the stable templates, the talks that everybody masks, and the real ones."""
+    return {
+        case: both
+        for case, both in found.items()
+        for template, talk in [case.split(": ")]
+        if template in STABLE and (talk in ALIKE or talk not in TALKS)
+    }
+
+
+@pytest.mark.parametrize("library", [None, "0.4"])
+def test_early_libraries_learn_the_same_answers_without_their_end(
+    tmp_path: Path, tokenizer: str, library: Library | None
+) -> None:
+    needs.vllm_python("0.16", library)
+    found = masks(tmp_path, tokenizer, library)
+    compared = alike(found)
+    assert len(compared) >= len(STABLE) * len(ALIKE)
+    for case, both in compared.items():
+        assert both["same_ids"], case
+        mark = STABLE[case.split(": ")[0]]
+        assert both["beyond"] == [mark] * len(both["ours"]), case
+    # where the rules part, as docs/data.md says
+    assert found["chatml: quotes"]["theirs"] == [["x", "No.", "Two."]], "a quoted header is learned"
+    assert found["chatml: opens"]["theirs"] == [["Welcome.", "One."]]
+    assert not found["chatml: tool"]["same_ids"], "the turn of a tool is left out of the tokens"
+    if library is None:
+        assert found["qwen3: thought"]["theirs"] == [[]], "and the row is kept"
+        assert found["qwen3: multi"]["theirs"] == [["Two."]]
+        assert found["marked: multi"]["theirs"] == [["One.", "Two."]]
+    else:
+        assert found["marked: multi"]["theirs"] == [found["marked: multi"]["ours"]]
+
+
+def test_a_late_library_learns_the_same_answers_turn_by_turn(
+    tmp_path: Path, tokenizer: str
+) -> None:
+    needs.vllm_python("0.32", "0.9")
+    found = masks(tmp_path, tokenizer, "0.9")
+    for case, both in alike(found).items():
+        assert both["same_ids"], case
+        if case == "deepseek: html":
+            continue
+        turns = [text.strip() for row in both["theirs"] for text in row]
+        assert turns == [text.strip() for text in both["ours"]], case
+    # where the rules part, as docs/data.md says
+    assert found["chatml: one"]["theirs"] == [["Hello, you.<|im_end|>\n"]]
+    assert found["deepseek: html"]["theirs"][0] == ["div>x</div><|end|>"], "the first token is lost"
+    assert found["promptless: one"]["theirs"][0][0].startswith("<|im_start|>assistant")
+    thought = found["qwen3: thought"]
+    assert thought["ours"][0] == "One.<|im_end|>", "as later turns see it"
+    assert thought["theirs"][0] == ["<think>\nhm\n</think>\n\nOne.<|im_end|>\n"], "a row of its own"
+    assert found["counting: one"]["theirs"].startswith("BoundaryUnstableError")

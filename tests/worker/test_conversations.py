@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eagle3_agent.rowrules import RowError, messages_of
 from eagle3_agent.worker.conversations import ChatEncoder, Encoded
+from support import tiny
 from support.characters import CharacterTokenizer, Template, chatml, counting, opening, thinking
 
 
@@ -82,7 +87,7 @@ def test_a_template_that_refuses_says_why_in_one_line() -> None:
     ("messages", "text"),
     [
         ([user("a")], "no assistant turn"),
-        ([answer("a"), user("b")], "the first message is the assistant's"),
+        ([answer("a"), user("b")], "the first message is the assistant's, and it has no other"),
     ],
 )
 def test_conversations_without_a_turn_to_learn(messages: list[dict[str, Any]], text: str) -> None:
@@ -134,3 +139,114 @@ def test_both_styles_and_parts_become_messages() -> None:
 def test_messages_that_are_none(row: dict[str, Any], text: str) -> None:
     with pytest.raises(RowError, match=text):
         messages_of(row)
+
+
+# ------------------------------------------------------------------ templates as models ship them
+
+_ENCODE = """
+import json, sys
+from eagle3_agent.rowrules import RowError, messages_of
+from eagle3_agent.worker.conversations import ChatEncoder
+from support import chat_templates, talks
+found = {}
+for name in chat_templates.ALL:
+    tokenizer = talks.tokenizer(name)
+    encoder = ChatEncoder(tokenizer)
+    for talk, messages in talks.TALKS.items():
+        try:
+            made = encoder.encode(messages_of({"messages": messages}))
+        except RowError as error:
+            found[f"{name}: {talk}"] = str(error)
+            continue
+        text = tokenizer.apply_chat_template(
+            messages_of({"messages": messages}), tokenize=False)
+        assert made.input_ids == tokenizer(text, add_special_tokens=False)["input_ids"]
+        found[f"{name}: {talk}"] = talks.learned(tokenizer, made.input_ids, made.loss_mask)
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def masked(python: Path) -> dict[str, list[str] | str]:
+    """``template: talk`` -> what is learned of it, or why it is refused."""
+    env = {**os.environ, "PYTHONPATH": f"{tiny.AGENT}:{tiny.AGENT.parent / 'tests'}"}
+    done = subprocess.run(
+        [str(python), "-c", _ENCODE], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str] | str] = json.loads(done.stdout)
+    return found
+
+
+_REWRITES = "the chat template rewrites what comes before message"
+_NO_PROMPT = "message 2 cannot be told from its header: the chat template has no generation prompt"
+_REFUSES = "the chat template refuses it: only user and assistant"
+
+_EXPECTED: dict[str, list[str] | str] = {
+    "chatml: one": ["Hello, you.<|im_end|>"],
+    "chatml: system": ["One.<|im_end|>"],
+    "chatml: multi": ["One.<|im_end|>", "Two.<|im_end|>"],
+    "chatml: empty": ["<|im_end|>", "Two.<|im_end|>"],
+    # nothing asked for it
+    "chatml: opens": ["One.<|im_end|>"],
+    "chatml: ends with user": ["One.<|im_end|>"],
+    "chatml: repeats": ["Two.<|im_end|>", "Two.<|im_end|>"],
+    # the line break that the header's own grew together with is no token of the answer
+    "chatml: spaces": ["  code()\n\n<|im_end|>", "Two.\n<|im_end|>"],
+    "chatml: quotes": ["No.<|im_end|>", "Two.<|im_end|>"],
+    "llama3: multi": ["One.<|eot|>", "Two.<|eot|>"],
+    "llama3: empty": ["<|eot|>", "Two.<|eot|>"],
+    "llama3: spaces": ["code()<|eot|>", "Two.<|eot|>"],
+    "llama3: tool": ["<|eot|>", "It is sunny.<|eot|>", "Two.<|eot|>"],
+    "qwen3: multi": ["One.<|im_end|>", "<think>\n\n</think>\n\nTwo.<|im_end|>"],
+    "qwen3: empty": ["<|im_end|>", "<think>\n\n</think>\n\nTwo.<|im_end|>"],
+    "qwen3: ends with user": ["One.<|im_end|>"],
+    "qwen3: thought": ["One.<|im_end|>", "<think>\nhmm\n</think>\n\nTwo.<|im_end|>"],
+    "qwen3: reasons": ["One.<|im_end|>", "<think>\nhmm\n</think>\n\nTwo.<|im_end|>"],
+    "qwen3: tool": [
+        '<call>{"type": "function", "function": {"name": "sky", "arguments": {"at": "Oslo"}}}'
+        "</call><|im_end|>",
+        "It is sunny.<|im_end|>",
+        "<think>\n\n</think>\n\nTwo.<|im_end|>",
+    ],
+    # the call's thinking stands while its answer is awaited, and is gone later
+    "qwen3: tool thought": f"{_REWRITES} 4",
+    # the prompt opens a thinking block that the turns do not have
+    "deepseek: multi": ["One.<|end|>", "Two.<|end|>"],
+    "deepseek: empty": ["<|end|>", "Two.<|end|>"],
+    "deepseek: html": ["<div>x</div><|end|>", "<b><|end|>"],
+    "deepseek: thought": ["\n\nOne.<|end|>", "\n\nTwo.<|end|>"],
+    # another mark closes the last turn than the ones before it
+    "harmony: multi": [
+        "<|channel|>final<|message|>One.<|end|>",
+        "<|channel|>final<|message|>Two.<|return|>",
+    ],
+    "harmony: empty": [
+        "<|channel|>final<|message|><|end|>",
+        "<|channel|>final<|message|>Two.<|return|>",
+    ],
+    "harmony: reasons": [
+        "<|channel|>final<|message|>One.<|end|>",
+        "<|channel|>analysis<|message|>hmm<|end|><|start|>assistant<|channel|>final<|message|>"
+        "Two.<|return|>",
+    ],
+    "mistral: multi": [" One.<|end|>", " Two.<|end|>"],
+    "mistral: empty": _NO_PROMPT,
+    "mistral: system": _REFUSES,
+    "promptless: multi": ["One.<|im_end|>", "Two.<|im_end|>"],
+    "promptless: empty": _NO_PROMPT,
+    # marks are taken as they stand
+    "marked: opens": ["Welcome.<|im_end|>", "One.<|im_end|>"],
+    "marked: multi": ["One.<|im_end|>", "Two.<|im_end|>"],
+    "marked: empty": ["<|im_end|>", "Two.<|im_end|>"],
+    "counting: one": f"{_REWRITES} 2",
+    "counting: opens": f"{_REWRITES} 3",
+}
+
+
+@pytest.mark.worker
+@pytest.mark.parametrize("case", _EXPECTED)
+def test_answers_are_found_in_templates_of_every_shape(
+    masked: dict[str, list[str] | str], case: str
+) -> None:
+    assert masked[case] == _EXPECTED[case]
