@@ -23,14 +23,14 @@ BUDGET = 256
 
 
 def profile(
-    model: Path, layers: Sequence[int], *, ranks: int = 1, length: int = 512, **changes: Any
+    checkpoint: Path, layers: Sequence[int], *, ranks: int = 1, length: int = 512, **changes: Any
 ) -> values.Profile:
     """``changes``: of the sections ``model`` and ``engine``."""
     engine = {"max_num_batched_tokens": BUDGET} | changes.pop("engine", {})
     return values.Profile(
         name="test",
         host=values.HostSection(sys.executable),
-        model=values.ModelSection(str(model), ranks, length, **changes.pop("model", {})),
+        model=values.ModelSection(str(checkpoint), ranks, length, **changes.pop("model", {})),
         capture=values.CaptureSection(tuple(layers)),
         data=values.DataSection("rows.jsonl", seq_length=length),
         output=values.OutputSection("out", buffer_bytes=16 << 20, **changes.pop("output", {})),

@@ -179,7 +179,8 @@ def _norm_adds(norm: Any) -> bool:
             other, _ = norm(rows.clone(), (rows * rows).clone())
     except (TypeError, ValueError):
         return True
-    return not torch.equal(one, other)
+    # weights that are all zero show nothing
+    return not (bool(one.any()) and torch.equal(one, other))
 
 
 def _layers(indices: Sequence[int]) -> str:

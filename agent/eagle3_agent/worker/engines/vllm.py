@@ -7,6 +7,7 @@ differs between releases is looked up in signatures and configs, not in versions
 from __future__ import annotations
 
 import gc
+import json
 import os
 import time
 from collections import deque
@@ -37,12 +38,17 @@ _ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_V2_MODEL_RUNNER
 _SEQUENCES = 256
 _TOKENS = 8192
 
-#: Samples announced to the workers by one call.
-_ANNOUNCED = 256
+#: Steps' worth of tokens, and samples at most, announced to the workers by one call: a call waits
+#: for the step that runs.
+_ANNOUNCED_STEPS = 32
+_ANNOUNCED = 4096
 
 #: Steps' worth of tokens and of prompts that wait or run: the scheduler plans one step while
 #: another runs, and fills each from what waits.
 _AHEAD = 4
+
+#: Kinds of input that vLLM's multimodal models know beside text.
+_MODALITIES = ("image", "video", "audio", "vision_chunk")
 
 #: Seconds that workers get to stop writing when the engine is closed.
 _CLOSING = 20.0
@@ -157,7 +163,13 @@ class VllmEngine:
 
     def _announce(self, samples: Iterator[Sample], announced: deque[tuple[str, Sample]]) -> bool:
         """Take the next samples and tell the workers whose they are; false when none is left."""
-        block = [(self._name(), s) for s in islice(samples, _ANNOUNCED)]
+        block: list[tuple[str, Sample]] = []
+        tokens = 0
+        for sample in islice(samples, _ANNOUNCED):
+            block.append((self._name(), sample))
+            tokens += len(sample.input_ids)
+            if tokens >= _ANNOUNCED_STEPS * self._budget:
+                break
         if block:
             told = [(name, s.index, bytes(s.loss_mask)) for name, s in block]
             self._rpc("eagle3_expect", told)
@@ -225,13 +237,16 @@ def _patch(profile: Profile, emit: Emit) -> None:
 
 
 def _text_only(info: model_info.ModelInfo) -> dict[str, Any]:
-    """Token ids are all that is run: no tokenizer, and no pictures to make room for."""
-    import json
+    """Token ids are all that is run: no tokenizer, or no pictures to make room for."""
+    from vllm.engine.arg_utils import EngineArgs
 
     config = json.loads((info.path / "config.json").read_bytes())
-    if "vision_config" in config or "audio_config" in config:
-        return {"limit_mm_per_prompt": {"image": 0, "video": 0, "audio": 0}}
-    return {"skip_tokenizer_init": True}
+    if not config.keys() & {"vision_config", "audio_config"}:
+        return {"skip_tokenizer_init": True}
+    # a multimodal model's processor is made in any case, and wants the tokenizer
+    if "language_model_only" in EngineArgs.__dataclass_fields__:
+        return {"language_model_only": True}
+    return {"limit_mm_per_prompt": dict.fromkeys(_MODALITIES, 0)}
 
 
 def _tensor(array: Any, dtype: str) -> Any:
