@@ -180,7 +180,7 @@ class RunFolder:
 
 #: How ``encode`` begins a line, and the events that say nothing the next of their kind does not.
 _TAG = b'{"type":"'
-_REPLACED = frozenset({b"Progress", b"Wrote"})
+_REPLACED = frozenset({b"Progress", b"Throughput", b"Wrote"})
 
 
 def _fold_lines(standing: Standing, lines: Iterable[bytes]) -> Standing:
