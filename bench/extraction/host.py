@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import time
@@ -42,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--threads", type=int, help="writer threads (the product's choice)")
     made.add_argument("--buffer", type=int, help="bytes on their way (the product's choice)")
     made.add_argument("--format", default="speculators-pt")
+    made.add_argument("--dtype", default="bfloat16")
     made.add_argument("--limit", type=float, default=120.0, help="seconds for a load or a round")
     made.add_argument("--no-warm-up", action="store_true")
     made.add_argument("--watch-memory", action="store_true", help="resident memory over a round")
@@ -67,6 +69,7 @@ class Report:
 def main(argv: list[str] | None = None) -> int:
     """0 when every side was measured, 1 when one was not."""
     asked = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a side does not outlive this
     shape = Shape.of(asked.model)
     data = made_up(asked.samples, asked.shortest or asked.length, asked.length, shape.vocab)
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -81,6 +84,7 @@ def main(argv: list[str] | None = None) -> int:
         layers=layers,
         longest=max(map(len, data)),
         kind=asked.format,
+        dtype=asked.dtype,
         tokens=asked.tokens,
         sequences=asked.sequences,
         memory=asked.memory,

@@ -85,12 +85,9 @@ class Running:
     def end(self, seconds: float = 20.0) -> None:
         """Let it close, then see that nothing of it is left."""
         self._signal(signal.SIGCONT)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             self._send("end")
             self._process.wait(seconds)
-        if self._process.poll() is None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(seconds)
         self._signal(signal.SIGKILL)
         self._process.wait()
 

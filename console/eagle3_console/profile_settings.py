@@ -115,8 +115,8 @@ SETTINGS: tuple[Setting, ...] = (
         "capture",
         "layers",
         "integers",
-        "0-based decoder layers, ascending; the state after each is kept, the last one is the "
-        "verifier's",
+        "0-based decoder layers; the state after each is kept, in this order; the last entry is "
+        "the verifier's",
         required=True,
         minimum=0,
         example="[2, 15, 27, 29]",
