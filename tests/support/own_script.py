@@ -58,9 +58,9 @@ def warnings(run: RunFolder) -> list[str]:
     return [e.text for e in tiny.events(run) if isinstance(e, Note) and e.level == "warning"]
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Fails when it does not hold within a minute."""
-    deadline = time.monotonic() + 60
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Fails when it does not hold in time."""
+    deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited a minute in vain"
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain"
         time.sleep(0.02)

@@ -7,11 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from eagle3_agent import runs
+from eagle3_agent import processes, runs
 from eagle3_agent.protocol.events import Failure, Load, Patched, Plan, Progress, Stage, Wrote
 from eagle3_agent.protocol.values import (
     CaptureSection,
@@ -24,7 +25,7 @@ from eagle3_agent.protocol.values import (
     VerifyReport,
 )
 from eagle3_agent.runs import RunFolder
-from support import vllm_env
+from support import own_script, vllm_env
 from support.vllm_env import run_script
 
 LAYERS = (5, 1, 3, 7)
@@ -138,3 +139,67 @@ def test_layers_that_the_profile_does_not_name_end_it_before_the_load(folder: Pa
     assert failure.error.where.file == str(folder / NAME)
     assert failure.error.where.source == "generator = VllmHiddenStatesGenerator("
     assert "Loading safetensors" not in _tail(run)
+
+
+def test_an_error_inside_of_vllms_worker_is_told_whole(folder: Path) -> None:
+    config = folder / "model" / "config.json"
+    # more ids than the shards hold rows: vLLM ends this in a bare assert
+    config.write_text(config.read_text().replace('"vocab_size": 500', '"vocab_size": 600'))
+    run = _supervised(_profile(folder, _arguments(folder, LAYERS, 1)))
+    end = run.exit()
+    assert end is not None
+    assert (end.state, end.survivors) == ("failed", ())
+    (failure,) = [e for _, e in run.read_events() if isinstance(e, Failure)]
+    error = failure.error
+    assert (error.type, error.message, error.rank) == ("AssertionError", "", 0)
+    assert error.where is not None
+    assert "/vllm/" in error.where.file
+    assert f'{folder / NAME}", line' in error.traceback  # the way to it in the script
+
+
+#: One process for each part of the data, as scripts for several GPUs do it.
+SPREAD = """
+import multiprocessing, runpy, sys
+from pathlib import Path
+
+def work():
+    script = Path(__file__).with_name("02_extract_hidden_states.py")
+    runpy.run_path(str(script), run_name="__main__")
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+def test_an_abort_ends_processes_that_the_script_spawned_and_keeps_what_is_whole(
+    folder: Path,
+) -> None:
+    (folder / "spread.py").write_text(SPREAD)
+    rows = (folder / "rows.jsonl").read_text().splitlines()
+    (folder / "rows.jsonl").write_text("".join(f"{row}\n" for row in rows * 60))
+    shutil.rmtree(folder / "data_test")
+    run_script("users_folder.py", folder)
+    asked = _profile(folder, (*_arguments(folder, LAYERS, 1), "--batch-size", "1"))
+    asked = replace(asked, engine=replace(asked.engine, script=str(folder / "spread.py")))
+
+    run = runs.create(asked, "script", attempt=1)
+    command = [sys.executable, "-E", "-s", str(vllm_env.AGENT), "supervise", str(run.path)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as supervisor:
+        own_script.wait_until(
+            lambda: run.standing().done > 0 or supervisor.poll() is not None, seconds=200
+        )
+        supervisor.terminate()
+        supervisor.wait(60)
+    end = run.exit()
+    assert end is not None
+    assert (end.state, end.survivors) == ("aborted", ()), _tail(run)
+    assert processes.marked(str(run.path)) == []
+    assert list((folder / "out").glob(".*")) == []
+    report = _verified(run, folder / "verify.json")
+    kept = len(list((folder / "out").glob("data_*.pt")))
+    assert 0 < report.files <= kept < len(rows) * 60
+    assert all(check.ok for check in report.checked)
+    assert len(report.checked) == 2

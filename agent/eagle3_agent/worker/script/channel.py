@@ -28,6 +28,13 @@ class Findings:
 
 
 @dataclass(frozen=True)
+class Remark:
+    """A warning for whoever reads the run."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Asked:
     """The script makes a generator; told before the load."""
 
@@ -63,10 +70,10 @@ class Ended:
     error: ErrorInfo
 
 
-Line = Union[Findings, Asked, Standing, Generating, Ended]
+Line = Union[Findings, Remark, Asked, Standing, Generating, Ended]
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Findings, Asked, Standing, Generating, Ended)
+    kind.__name__: kind for kind in (Findings, Remark, Asked, Standing, Generating, Ended)
 }
 
 

@@ -161,7 +161,7 @@ class ScriptJob:
         meter = Meter(
             made.plan.total, left, reused=len(folder.samples()), skipped=made.plan.skipped
         )
-        watch = Watch(self._run, self._profile, self.stages, folder, log, meter)
+        watch = Watch(self._run, self._profile.model, self.stages, folder, log, meter)
         while (status := self._child.wait(_TICK)) is None:
             watch.tick()
         watch.tick()

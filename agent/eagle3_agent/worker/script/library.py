@@ -15,10 +15,10 @@ from typing import Any
 
 from eagle3_agent.protocol.values import PatchFinding, Profile
 from eagle3_agent.worker import model_info
-from eagle3_agent.worker.compat import registry
+from eagle3_agent.worker.compat import probe, registry
 from eagle3_agent.worker.compat.generate import SOURCE
 from eagle3_agent.worker.compat.patch import Settings
-from eagle3_agent.worker.compat.sources import GENERATOR, GENERATOR_CLASS
+from eagle3_agent.worker.compat.sources import GENERATOR, GENERATOR_CLASS, Sources
 from eagle3_agent.worker.engines.base import EngineError
 from eagle3_agent.worker.errors import ModelError
 
@@ -34,7 +34,9 @@ def patch(profile: Profile) -> None:
 
     Raises EngineError where that cannot be told, and what the import raises.
     """
-    found = _findings()
+    told = _told()
+    sources = Sources.installed()
+    found = told or registry.findings(sources)
     unsure = registry.undecided(found)
     if unsure:
         raise EngineError(
@@ -45,16 +47,19 @@ def patch(profile: Profile) -> None:
     registry.apply(found, _settings(profile))
     importlib.import_module(GENERATOR)
     _watch(getattr(sys.modules[GENERATOR], GENERATOR_CLASS), profile)
+    if not told:
+        channel.tell(channel.Findings(found))
+        note = probe.untried(sources, probe.installed_versions())
+        if note:
+            channel.tell(channel.Remark(note))
 
 
-def _findings() -> tuple[PatchFinding, ...]:
-    """Probed once; processes below the script's read what it told."""
+def _told() -> tuple[PatchFinding, ...]:
+    """What a process above this one has probed already; empty for the first."""
     for line in channel.Follower(channel.run_folder()).read():
         if isinstance(line, channel.Findings) and any(f.patch in _PROBED for f in line.found):
             return line.found
-    found = registry.findings()
-    channel.tell(channel.Findings(found))
-    return found
+    return ()
 
 
 _PROBED = frozenset(patch.id for patch in registry.PATCHES)

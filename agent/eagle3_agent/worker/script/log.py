@@ -42,6 +42,7 @@ class LogFollower:
     def __init__(self, path: Path, offset: int) -> None:
         self._path, self._offset = path, offset
         self._rest = b""
+        self._told = 0  # where in the rest the last bar ended
         self.last_line = ""
         """Of what was read so far; cut."""
 
@@ -52,7 +53,7 @@ class LogFollower:
                 behind = file.seek(0, os.SEEK_END) - self._offset
                 if behind > _BEHIND:
                     self._offset += behind - _PIECE
-                    self._rest = b""
+                    self._rest, self._told = b"", 0
                 file.seek(self._offset)
                 data = file.read(_PIECE)
         except OSError:
@@ -70,11 +71,12 @@ class LogFollower:
 
     def feed(self, data: bytes) -> list[Bar]:
         data = self._rest + data
-        found = [_bar(data, match) for match in _BAR.finditer(data)]
+        matches = list(_BAR.finditer(data, self._told))
         self._remember(data)
-        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        self._rest = data[max(end, len(data) - _KEPT) :]
-        return found
+        start = max(data.rfind(b"\n"), data.rfind(b"\r"), len(data) - _KEPT - 1) + 1
+        told = matches[-1].end() if matches else self._told
+        self._rest, self._told = data[start:], max(0, told - start)
+        return [_bar(data, match) for match in matches]
 
     def _remember(self, data: bytes) -> None:
         for line in reversed(re.split(rb"[\r\n]+", data[-16 * _KEPT :])):

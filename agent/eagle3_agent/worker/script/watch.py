@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from eagle3_agent.protocol.events import Event, Note, Patched, Progress, Wrote
-from eagle3_agent.protocol.values import Profile
+from eagle3_agent.protocol.values import ModelSection
 from eagle3_agent.runs import RunFolder
 from eagle3_agent.worker import manifest
 from eagle3_agent.worker.job import Stages
@@ -31,13 +31,13 @@ class Watch:
     def __init__(
         self,
         run: RunFolder,
-        profile: Profile,
+        model: ModelSection,
         stages: Stages,
         folder: Folder,
         log: LogFollower,
         meter: Meter,
     ) -> None:
-        self._run, self._profile, self._stages = run, profile, stages
+        self._run, self._model, self._stages = run, model, stages
         self._folder, self._log, self._meter = folder, log, meter
         self._channel = channel.Follower(run.path)
         self._pace = Pace()
@@ -84,6 +84,8 @@ class Watch:
         if isinstance(line, channel.Findings):
             for finding in line.found:
                 self._emit(Patched(time.time(), finding, applied=finding.status == "needed"))
+        elif isinstance(line, channel.Remark):
+            self._note(line.text)
         elif isinstance(line, channel.Asked):
             self._hear_asked(line)
         elif isinstance(line, channel.Standing):
@@ -97,17 +99,16 @@ class Watch:
 
     def _hear_asked(self, asked: channel.Asked) -> None:
         """Differences that do not make the files wrong; those that do end the script itself."""
-        model = self._profile.model
         if asked.same_model is None:
             self._note(
                 f"the script loads {asked.model}, which is no folder: whether it is the profile's "
-                f"{model.path} cannot be told before verify"
+                f"{self._model.path} cannot be told before verify"
             )
         for name, theirs in (
             ("max_model_len", asked.max_model_len),
             ("tensor_parallel_size", asked.tensor_parallel_size),
         ):
-            mine = getattr(model, name)
+            mine = getattr(self._model, name)
             if theirs is not None and theirs != mine:
                 self._note(
                     f"the script loads the model with {name} = {theirs}, the profile says {mine}: "
