@@ -5,7 +5,7 @@ Real vLLM on the CPU, a small random model in float32, four layers.  Plain is
 of its own (``bench/extraction``); the sides of one vLLM release take turns, and whoever
 is not on turn is stopped.  All compute with one thread, as in ``capture``.
 
-On a GPU host the same sides are measured by ``python -m bench.extraction.host``.
+On a GPU host the same sides are measured by ``python -m bench.extract_gpu``.
 """
 
 from __future__ import annotations

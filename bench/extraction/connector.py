@@ -78,7 +78,7 @@ class Connector:
         durable = time.perf_counter() - began
         written = files.size(folder, "hs_*.safetensors", len(self._prompts))
         files.emptied(self._spec.out)
-        return Round(self._tokens, seconds, durable, written, {"closed": closed})
+        return Round(self._tokens, seconds, 0.0, durable, written, {"closed": closed})
 
     def close(self) -> None:
         self._llm.llm_engine.engine_core.shutdown()

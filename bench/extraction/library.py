@@ -62,7 +62,7 @@ class Library:
         durable = time.perf_counter() - began
         written = files.size(folder, "data_*.pt", self._count)
         files.emptied(self._spec.out)
-        return Round(self._tokens, seconds, durable, written, {"closed": closed})
+        return Round(self._tokens, seconds, 0.0, durable, written, {"closed": closed})
 
     def close(self) -> None:
         self._generator.executor.shutdown()

@@ -71,7 +71,7 @@ class Disk:
             list(pool.map(lambda i: self._one(folder, i), range(len(self._sizes))))
         seconds = time.perf_counter() - began
         files.emptied(self._out)
-        return Round(0, seconds, seconds, sum(self._sizes), {"threads": self._threads})
+        return Round(0, seconds, 0.0, seconds, sum(self._sizes), {"threads": self._threads})
 
     def _one(self, folder: Path, index: int) -> None:
         temporary = folder / f".{index}.part"

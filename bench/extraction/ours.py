@@ -42,14 +42,17 @@ class Ours:
         self._samples = [Sample(i, row, [1] * len(row)) for i, row in enumerate(rows(spec.data))]
         self._tokens = sum(len(s.input_ids) for s in self._samples)
         self._told: list[Event] = []
-        self._generated = 0.0
+        self._generated = self._opening = 0.0
         self._attached: dict[str, int] = {}
         _note_attaching(self._attached)
-        _note_generated(self._mark)
+        _note_calls(self._opened, self._mark)
         self._engine = engines.create(spec.side)
         self._loaded = self._engine.load(_profile(spec), self._told.append)
         list(self._engine.capture(self._samples[:1]))
         self.about = {**versions(), "source": self._loaded.source, "device": self._loaded.device}
+
+    def _opened(self, seconds: float) -> None:
+        self._opening = max(self._opening, seconds)
 
     def _mark(self) -> None:
         self._generated = self._generated or time.perf_counter()
@@ -66,7 +69,7 @@ class Ours:
             Bounds(output.threads, output.buffer_bytes, self._token_bytes()),
             told.append,
         )
-        self._generated = 0.0
+        self._generated = self._opening = 0.0
         _forget_peak()
         with Watched(self._spec.watch_memory) as watched:
             reporter.begin()
@@ -83,7 +86,8 @@ class Ours:
             "resident": watched.found,
         }
         files.emptied(self._spec.out)
-        return Round(self._tokens, self._generated - began, durable, written, extra)
+        seconds = self._generated - began
+        return Round(self._tokens, seconds, self._opening, durable, written, extra)
 
     def _extra(self, told: list[Event], output: Output) -> dict[str, Any]:
         newest = [event for event in told if isinstance(event, Throughput)][-1:]
@@ -141,17 +145,27 @@ def _profile(spec: Spec) -> Profile:
     )
 
 
-def _note_generated(mark: Callable[[], None]) -> None:
-    """Call ``mark`` when the last row is computed and only writing is left."""
+def _note_calls(opened: Callable[[float], None], mark: Callable[[], None]) -> None:
+    """Tell how long opening took, and when the last row is computed and only writing is left.
+
+    Engine vllm has its worker in this process, speculators calls it in another.
+    """
+    from eagle3_agent.worker.capture.core import Capture
     from eagle3_agent.worker.writing.pool import Pool
 
-    finish = Pool.finish
+    finish, opening = Pool.finish, Capture.open
 
-    def marked(self: Pool, *args: Any, **kwargs: Any) -> None:
+    def finished(self: Pool, *args: Any, **kwargs: Any) -> None:
         mark()
         finish(self, *args, **kwargs)
 
-    Pool.finish = marked  # type: ignore[method-assign]
+    def timed(self: Capture, output: Output) -> None:
+        began = time.perf_counter()
+        opening(self, output)
+        opened(time.perf_counter() - began)
+
+    Pool.finish = finished  # type: ignore[method-assign]
+    Capture.open = timed  # type: ignore[method-assign]
     try:
         from eagle3_agent.worker.compat.driver import Driver
     except ImportError:  # no vLLM: nothing is driven
@@ -159,9 +173,13 @@ def _note_generated(mark: Callable[[], None]) -> None:
     call = Driver.call
 
     def called(self: Driver, method: str, *args: Any, **kwargs: Any) -> Any:
-        if method == "eagle3_finish":  # there the pool is in another process
+        if method == "eagle3_finish":
             mark()
-        return call(self, method, *args, **kwargs)
+        began = time.perf_counter()
+        found = call(self, method, *args, **kwargs)
+        if method == "eagle3_open":
+            opened(time.perf_counter() - began)
+        return found
 
     Driver.call = called  # type: ignore[method-assign]
 

@@ -53,6 +53,8 @@ class Round:
     tokens: int
     seconds: float
     """Until the model had computed the last row: generation returned."""
+    opening: float = 0.0
+    """Part of ``seconds``, once a run: taking and pinning host memory before the first step."""
     durable: float | None = None
     """Until every file was synced; None where nothing is written."""
     bytes: int = 0

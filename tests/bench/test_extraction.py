@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.extraction import host, models, spec, turns
+from bench.extraction import models, spec, turns
 from bench.extraction.models import SHAPES, Shape
+
+from bench import extract_gpu
 
 
 def config_folder(folder: Path, name: str = "tiny", **changes: Any) -> Path:
@@ -85,7 +87,7 @@ def test_one_broken_side_does_not_cost_the_others(
     model = config_folder(tmp_path)
     argv = ["--model", str(model), "--out", str(tmp_path / "o"), "--samples", "4", "--length", "8"]
     argv += ["--sides", "plain,disk", "--rounds", "2", "--json", str(tmp_path / "lines")]
-    assert host.main(argv) == 1
+    assert extract_gpu.main(argv) == 1
     printed = capsys.readouterr().out
     assert printed == (tmp_path / "lines").read_text()
     plain, disk, last = map(json.loads, printed.splitlines())
@@ -97,7 +99,15 @@ def test_one_broken_side_does_not_cost_the_others(
 def test_the_table_holds_medians_as_parts_of_plain_of_the_disk_and_of_the_device() -> None:
     def rounds(*seconds: float, **more: Any) -> list[dict[str, Any]]:
         return [
-            {"tokens": 1000, "seconds": s, "durable": None, "bytes": 0, "extra": {}, **more}
+            {
+                "tokens": 1000,
+                "seconds": s,
+                "opening": 0.0,
+                "durable": None,
+                "bytes": 0,
+                "extra": {},
+                **more,
+            }
             for s in seconds
         ]
 
@@ -105,10 +115,10 @@ def test_the_table_holds_medians_as_parts_of_plain_of_the_disk_and_of_the_device
         "matmul": rounds(1.0, extra={"flops": 4e12}),
         "disk": rounds(1.0, durable=2.0, bytes=4_000_000),
         "plain": rounds(9.0, 1.0, 1.0),
-        "vllm": rounds(2.0, durable=4.0, bytes=4_000_000),
+        "vllm": rounds(2.0, opening=0.75, durable=4.0, bytes=4_000_000),
         "library": [],
     }
-    assert host.table(found, flops=2_000_000_000_000) == {
+    assert extract_gpu.table(found, flops=2_000_000_000) == {
         "matmul TFLOP/s": 4.0,
         "disk MB/s": 2.0,
         "plain": {"tok/s": 1000.0, "of plain": 1.0, "MFU": 0.5},
@@ -116,11 +126,12 @@ def test_the_table_holds_medians_as_parts_of_plain_of_the_disk_and_of_the_device
             "tok/s": 500.0,
             "of plain": 0.5,
             "MFU": 0.25,
+            "of plain, once open": 0.8,
             "durable tok/s": 250.0,
             "durable of plain": 0.25,
             "durable MB/s": 1.0,
             "of the disk": 0.5,
         },
     }
-    assert host.spread(32) == (2, 16, 29, 31)
-    assert host.spread(2) == (0, 1)
+    assert extract_gpu.spread(32) == (2, 16, 29, 31)
+    assert extract_gpu.spread(2) == (0, 1)

@@ -1,4 +1,4 @@
-"""Measure extraction on a host: ``python -m bench.extraction.host --model DIR --out DIR``.
+"""Measure extraction on a host: ``python -m bench.extract_gpu --model DIR --out DIR``.
 
 Needs an interpreter with torch and vLLM, and ``PYTHONPATH=agent``; nothing else of this
 repository's environment.  Each side is a process with one engine and a time limit, one
@@ -18,21 +18,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .models import Shape
-from .spec import Spec, made_up, write_rows
-from .turns import Running, SideFailed
+from .extraction.models import Shape
+from .extraction.spec import Spec, made_up, write_rows
+from .extraction.turns import Running, SideFailed
 
 SIDES = ("matmul", "disk", "plain", "vllm", "speculators", "library", "connector", "transformers")
 #: Sides whose figure is a limit of the machine.
 _LIMITS = ("matmul", "disk")
+#: Sides that take several times as long, and are given a part of the samples.
+_SLOW = ("library", "connector", "transformers")
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m bench.extraction.host")
+    made = argparse.ArgumentParser(prog="python -m bench.extract_gpu")
     made.add_argument("--model", type=Path, required=True, help="a checkpoint with weights")
     made.add_argument("--out", type=Path, required=True, help="a folder for the sample files")
     made.add_argument("--sides", default=",".join(SIDES), help="comma-separated (all)")
     made.add_argument("--samples", type=int, default=256)
+    made.add_argument(
+        "--slow-share", type=float, default=0.25, help=f"of the samples, for {', '.join(_SLOW)}"
+    )
     made.add_argument("--length", type=int, default=2048, help="tokens of a sample")
     made.add_argument("--shortest", type=int, help="tokens of the shortest (all of one length)")
     made.add_argument("--layers", help="four of them, spread (default)")
@@ -73,8 +78,9 @@ def main(argv: list[str] | None = None) -> int:
     shape = Shape.of(asked.model)
     data = made_up(asked.samples, asked.shortest or asked.length, asked.length, shape.vocab)
     asked.out.mkdir(parents=True, exist_ok=True)
-    rows = asked.out / "rows.jsonl"
+    rows, fewer = asked.out / "rows.jsonl", asked.out / "fewer.jsonl"
     write_rows(rows, data)
+    write_rows(fewer, data[: max(1, round(len(data) * asked.slow_share))])
     layers = tuple(map(int, asked.layers.split(","))) if asked.layers else spread(shape.layers)
     base = Spec(
         side="",
@@ -96,12 +102,18 @@ def main(argv: list[str] | None = None) -> int:
     found: dict[str, list[dict[str, Any]]] = {}
     failed = False
     for side in asked.sides.split(","):
-        spec = replace(base, side=side, out=str(asked.out / f"files-{side}"))
+        spec = replace(
+            base,
+            side=side,
+            data=str(fewer if side in _SLOW else rows),
+            out=str(asked.out / f"files-{side}"),
+        )
         told = measure(asked, spec)
         report.line({"side": side, **told})
         found[side] = told.get("rounds", [])
         failed = failed or "failed" in told
-    report.line({"table": table(found, shape.flops([len(row) for row in data]))})
+    tokens = sum(map(len, data))
+    report.line({"table": table(found, shape.flops([len(row) for row in data]) / tokens)})
     return 1 if failed else 0
 
 
@@ -131,8 +143,11 @@ def measure(asked: argparse.Namespace, spec: Spec) -> dict[str, Any]:
     return told
 
 
-def table(found: dict[str, list[dict[str, Any]]], flops: int) -> dict[str, Any]:
-    """Medians of each side: tokens a second, of plain, of the disk, and of the device's rate."""
+def table(found: dict[str, list[dict[str, Any]]], flops: float) -> dict[str, Any]:
+    """Medians of each side: tokens a second, of plain, of the disk, and of the device's rate.
+
+    ``flops``: floating-point operations of a token.
+    """
     rate = _median([r["extra"]["flops"] for r in found.get("matmul", [])])
     disk = _median([r["bytes"] / r["durable"] for r in found.get("disk", [])])
     plain = _median([r["tokens"] / r["seconds"] for r in found.get("plain", [])])
@@ -144,8 +159,11 @@ def table(found: dict[str, list[dict[str, Any]]], flops: int) -> dict[str, Any]:
         line = {
             "tok/s": round(speed or 0, 1),
             "of plain": _ratio(speed, plain),
-            "MFU": _ratio(_median([flops / r["seconds"] for r in rounds]), rate),
+            "MFU": _ratio(_median([flops * r["tokens"] / r["seconds"] for r in rounds]), rate),
         }
+        if any(r["opening"] for r in rounds):
+            steady = _median([r["tokens"] / (r["seconds"] - r["opening"]) for r in rounds])
+            line["of plain, once open"] = _ratio(steady, plain)
         if rounds[0]["durable"]:
             durable = _median([r["tokens"] / r["durable"] for r in rounds])
             written = _median([r["bytes"] / r["durable"] for r in rounds])
