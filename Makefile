@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 VLLM_ENVS := $(addprefix .venvs/,vllm-0.16 vllm-0.32 speculators-0.4 speculators-0.9)
 
-.PHONY: demo test check fmt lint types contracts demo-env vllm-env bench screenshots clean
+.PHONY: demo test check fmt lint types contracts demo-env vllm-env matrix bench screenshots clean
 
 demo: $(STAMP)
 	@$(BIN)/eagle3-console demo
@@ -37,6 +37,10 @@ demo-env: $(STAMP)
 
 vllm-env: $(STAMP)
 	@bash tests/vllm/make_env.sh $(VLLM_ENVS)
+
+# every model on every vLLM and engine, into docs/extraction.md; MATRIX="llama@vllm-0.32 ..." for some
+matrix: $(STAMP) demo-env vllm-env
+	@PYTHONPATH=tests $(BIN)/python -m support.vllm_table $(MATRIX)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench

@@ -162,9 +162,9 @@ def gptq(folder: Path) -> Any:
 
 
 def w8a8(folder: Path) -> Any:
-    """Llama with eight-bit weights, a scale a row, and activations rounded to eight bits as it runs.
+    """Llama with eight-bit weights, a scale a row; activations are rounded as it runs.
 
-    The truth rounds no activations.
+    The truth does not round them.
     """
     return _quantised(folder, _eight_bits, _INT8)
 
