@@ -1,145 +1,166 @@
-"""What the probes say of sources: signatures decide, and what is missing is not guessed at."""
+"""Reading sources, findings of what is absent or broken, and patches that no tried pair needs."""
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
-import textwrap
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from eagle3_agent.protocol.values import PatchFinding
-from eagle3_agent.worker.compat import registry
+from eagle3_agent.worker.compat import config, imports, patch, registry, runner
 from eagle3_agent.worker.compat.generate import RefusedRowsError
-from eagle3_agent.worker.compat.patch import replace
+from eagle3_agent.worker.compat.patch import Settings, replace
 from eagle3_agent.worker.compat.sources import Sources, UnreadableError, parameters, shown
 
-GENERATOR = "speculators/data_generation/vllm_hidden_states_generator.py"
-LIBRARY = """
-class VllmHiddenStatesGenerator:
-    def __init__(self, model):
-        self.scheduler = Scheduler(vllm_config=c, kv_cache_config=k{scheduler})
-        get_kv_cache_config_from_groups(
-            vllm_config=c, kv_cache_groups=g{groups}, available_memory=m
-        )
-
-    def make(self):
-        CacheConfig(block_size=16{cache})
-        SchedulerConfig(max_num_seqs=32{config})
-        Request(request_id="a"{request})
-
-    def generate(self, token_ids):
-        self.executor.collective_rpc("_get_captured_states", unique_reply_rank=0)[0]
-"""
-
-VLLM = {
-    "vllm/config/scheduler.py": """
-        class SchedulerConfig:
-            is_encoder_decoder: InitVar[bool]
-            async_scheduling: bool = Field(default=None)
-    """,
-    "vllm/config/cache.py": """
-        class CacheConfig:
-            enable_prefix_caching: bool = True
-    """,
-    "vllm/v1/core/sched/scheduler.py": """
-        class Scheduler:
-            def __init__(self, vllm_config, kv_cache_config, block_size: int, log_stats=False): ...
-    """,
-    "vllm/v1/core/kv_cache_utils.py": """
-        def get_kv_cache_config_from_groups(vllm_config, kv_cache_groups, available_memory): ...
-        def get_kv_cache_configs(vllm_config, specs, memory): ...
-        def generate_scheduler_kv_cache_config(configs): ...
-    """,
-    "vllm/v1/request.py": """
-        class Request:
-            def __init__(self, request_id, prompt_token_ids=None): ...
-    """,
-    "vllm/v1/executor/multiproc_executor.py": """
-        class MultiprocExecutor:
-            def collective_rpc(self, method, unique_reply_rank=None):
-                return responses[0] if output_rank is not None else responses
-    """,
-}
+from .stand_ins import sources
 
 
-def _write(root: Path, **library: str) -> Sources:
-    slots = dict.fromkeys(("scheduler", "groups", "cache", "config", "request"), "")
-    text = LIBRARY.format(**{**slots, **library})
-    for name, body in {**VLLM, GENERATOR: text}.items():
-        file = root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(textwrap.dedent(body))
-    return Sources({"vllm": root / "vllm", "speculators": root / "speculators"})
-
-
-def _status(sources: Sources) -> dict[str, PatchFinding]:
-    return {f.patch.partition("/")[2]: f for f in registry.findings(sources)}
-
-
-NEEDED = {
-    "encoder-decoder-field": {},
-    "async-scheduling": {},
-    "prefix-caching": {},
-    "scheduler-block-size": {},
-    "cache-config": {"groups": ", kv_cache_specs=s"},
-    "request-arguments": {"request": ", eos_token_id=1"},
-    "reply-shape": {},
-}
-
-FITTING = {
-    "encoder-decoder-field": {"config": ", is_encoder_decoder=False"},
-    "async-scheduling": {"config": ", async_scheduling=False"},
-    "prefix-caching": {"cache": ", enable_prefix_caching=False"},
-    "scheduler-block-size": {"scheduler": ", block_size=16"},
-    "cache-config": {},
-    "request-arguments": {},
-}
-
-
-@pytest.mark.parametrize("patch", NEEDED)
-def test_a_call_that_does_not_fit_needs_its_patch(tmp_path: Path, patch: str) -> None:
-    finding = _status(_write(tmp_path, **NEEDED[patch]))[patch]
-    assert finding.status == "needed", finding.evidence
-    assert finding.evidence
-
-
-@pytest.mark.parametrize("patch", FITTING)
-def test_a_call_that_fits_does_not(tmp_path: Path, patch: str) -> None:
-    finding = _status(_write(tmp_path, **FITTING[patch]))[patch]
-    assert finding.status == "not-needed", finding.evidence
-
-
-def test_an_older_executor_returns_a_list_of_one(tmp_path: Path) -> None:
-    sources = _write(tmp_path)
-    file = tmp_path / "vllm/v1/executor/multiproc_executor.py"
-    file.write_text("class MultiprocExecutor:\n    def collective_rpc(self): return responses\n")
-    assert _status(sources)["reply-shape"].status == "not-needed"
+def _status(found: Sources) -> dict[str, PatchFinding]:
+    return {f.patch.partition("/")[2]: f for f in registry.findings(found)}
 
 
 def test_what_is_missing_cannot_be_told_and_is_named(tmp_path: Path) -> None:
-    sources = _write(tmp_path)
+    found = sources(tmp_path, "0.16.0", "0.3.0")
     (tmp_path / "vllm/v1/core/sched/scheduler.py").write_text("class Other: ...\n")
-    finding = _status(sources)["scheduler-block-size"]
+    finding = _status(found)["scheduler-block-size"]
     assert finding.status == "cannot-tell"
     assert finding.evidence == "vllm.v1.core.sched.scheduler has no Scheduler.__init__"
 
 
-def test_without_the_libraries_nothing_is_told(tmp_path: Path) -> None:
-    findings = registry.findings(Sources({}))
-    assert {f.status for f in findings} == {"cannot-tell"}
-    assert registry.undecided(findings) == list(findings)
-    assert all("is not installed" in f.evidence for f in findings)
+def test_patches_of_a_library_that_is_absent_are_not_spoken_of(tmp_path: Path) -> None:
+    assert registry.findings(Sources({})) == ()
+    found = sources(tmp_path, "0.16.0", "0.3.0")
+    del found.roots["speculators"]
+    findings = registry.findings(found)
+    assert {f.patch.partition("/")[0] for f in findings} == {"vllm"}
+    assert registry.undecided(findings) == []
+    assert [f.patch for f in findings if not registry.is_patch(f)] == [
+        "vllm/worker-extension",
+        "vllm/row-order",
+        "vllm/layer-interface",
+        "vllm/engine-arguments",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "finding", "evidence"),
+    [
+        ("config/parallel.py", "worker-extension", "no ParallelConfig"),
+        ("v1/worker/gpu_input_batch.py", "row-order", "no InputBatch.req_ids"),
+        ("v1/worker/gpu_model_runner.py", "row-order", "no GPUModelRunner"),
+        ("model_executor/models/interfaces.py", "layer-interface", "no supports_eagle3"),
+        ("engine/arg_utils.py", "engine-arguments", "no EngineArgs"),
+        ("v1/engine/llm_engine.py", "engine-arguments", "no LLMEngine.add_request"),
+    ],
+)
+def test_what_every_engine_asks_of_vllm_fits_or_does_not(
+    tmp_path: Path, file: str, finding: str, evidence: str
+) -> None:
+    found = sources(tmp_path, "0.32.0", "0.4.0.1")
+    assert _status(found)[finding].status == "not-needed"
+    (tmp_path / "vllm" / file).write_text("class Other: ...\n")
+    seen = _status(sources_again(found))[finding]
+    assert seen.status == "cannot-tell"
+    assert seen.evidence.startswith("does not fit: ")
+    assert evidence in seen.evidence
+
+
+def sources_again(found: Sources) -> Sources:
+    """The same packages, read anew."""
+    return Sources(found.roots)
 
 
 def test_a_broken_source_is_named(tmp_path: Path) -> None:
-    sources = _write(tmp_path)
+    found = sources(tmp_path, "0.16.0", "0.3.0")
     (tmp_path / "vllm/config/cache.py").write_bytes(b"class \xff(")
-    finding = _status(sources)["prefix-caching"]
+    finding = _status(found)["prefix-caching"]
     assert finding.status == "cannot-tell"
     assert finding.evidence.startswith("vllm.config.cache cannot be read")
+
+
+ANNOTATED = """
+{top}
+if TYPE_CHECKING:
+    import torch
+class PreTrainedConfig:
+    dtype: {type} | None = None
+"""
+
+
+@pytest.mark.parametrize(
+    ("top", "annotation", "status"),
+    [
+        ("", "torch.dtype", "needed"),
+        ("import torch", "torch.dtype", "not-needed"),
+        ("", "str", "not-needed"),
+    ],
+)
+def test_an_annotation_that_names_torch_needs_it(
+    tmp_path: Path, top: str, annotation: str, status: str
+) -> None:
+    found = sources(tmp_path, "0.32.0", "0.3.0")
+    file = tmp_path / "transformers/configuration_utils.py"
+    file.write_text(ANNOTATED.format(top=top, type=annotation))
+    assert _status(found)["config-annotations"].status == status
+
+
+def _apply(patches: tuple[patch.Patch, ...], name: str) -> None:
+    next(p for p in patches if p.id == name).apply(Settings())
+
+
+def test_a_function_is_found_where_an_older_vllm_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "vllm" / "utils"
+    folder.mkdir(parents=True)
+    (tmp_path / "vllm" / "__init__.py").touch()
+    (folder / "__init__.py").write_text("def get_hash_fn_by_name(name): return name\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    held = dict(sys.modules)
+    try:
+        with pytest.raises(ModuleNotFoundError, match=r"vllm\.utils\.hashing"):
+            importlib.import_module("vllm.utils.hashing")
+        _apply(imports.PATCHES, "speculators/moved-imports")
+        _apply(imports.PATCHES, "speculators/moved-imports")
+        assert importlib.import_module("vllm.utils.hashing").get_hash_fn_by_name("a") == "a"
+    finally:
+        for name in set(sys.modules) - set(held):
+            del sys.modules[name]
+
+
+def test_chunked_prefill_is_switched_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM 0.11: a SchedulerConfig made by hand leaves it off."""
+    calls: list[dict[str, Any]] = []
+    module = SimpleNamespace(SchedulerConfig=lambda **given: calls.append(given))
+    module.SchedulerConfig(max_num_seqs=32)
+    assert calls.pop() == {"max_num_seqs": 32}
+    monkeypatch.setattr(patch, "generator_module", lambda: module)
+    for _ in range(2):
+        _apply(config.PATCHES, "speculators/chunked-prefill")
+        module.SchedulerConfig(max_num_seqs=32)
+    assert calls == [{"max_num_seqs": 32, "enable_chunked_prefill": True}] * 2
+
+
+@pytest.mark.parametrize(("theirs", "found"), [(None, "0"), ("1", "1")])
+def test_the_first_model_runner_is_asked_for_unless_the_user_says(
+    monkeypatch: pytest.MonkeyPatch, theirs: str | None, found: str
+) -> None:
+    name = "VLLM_USE_V2_MODEL_RUNNER"
+    monkeypatch.setenv(name, "to be put back")
+    if theirs is None:
+        monkeypatch.delenv(name)
+    else:
+        monkeypatch.setenv(name, theirs)
+    _apply(runner.PATCHES, "vllm/model-runner")
+    assert os.environ[name] == found
+    monkeypatch.delenv(name)
 
 
 def test_a_folder_of_that_name_is_no_package(
@@ -154,12 +175,12 @@ def test_parameters_know_what_has_a_default(tmp_path: Path) -> None:
     file = tmp_path / "package" / "__init__.py"
     file.parent.mkdir()
     file.write_text("def f(self, a, b=1, *, c, d=2, **rest): ...\n")
-    sources = Sources({"package": file.parent})
-    function = sources.function("package", "f")
+    found = Sources({"package": file.parent})
+    function = found.function("package", "f")
     assert parameters(function) == {"a": False, "b": True, "c": False, "d": True}
     assert shown(function) == "f(self, a, b=1, *, c, d=2, **rest)"
     with pytest.raises(UnreadableError, match="package has no g"):
-        sources.function("package", "g")
+        found.function("package", "g")
 
 
 def test_a_name_is_replaced_once_by_each_patch() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.vllm_env import run_script
+from support import needs
+from support.vllm_env import Library, Version, environment, run_script
 
 FLOAT32 = 1e-5
 BFLOAT16 = 4e-2
@@ -36,6 +38,33 @@ def test_states_are_those_of_transformers(
     _check(run_script("states.py", tmp_path, kind, dtype, json.dumps(layers), "1"), layers, dtype)
 
 
+@pytest.mark.parametrize(("version", "library"), [("0.16", "0.4"), ("0.32", "0.4"), ("0.32", None)])
+def test_the_other_pairs_are_right_too(
+    tmp_path: Path, version: Version, library: Library | None
+) -> None:
+    """speculators 0.4 on both, and 0.3.0 on the newest vLLM."""
+    needs.vllm_python(version, library)
+    variables = {}
+    if library is None:
+        # that environment has no speculators of its own: the other one's, and nothing else of it
+        (tmp_path / "library").mkdir()
+        for part in needs.vllm_python().parents[1].glob("lib/python3*/site-packages/speculators*"):
+            (tmp_path / "library" / part.name).symlink_to(part)
+        paths = environment(version)["PYTHONPATH"]
+        variables["PYTHONPATH"] = f"{tmp_path / 'library'}{os.pathsep}{paths}"
+    arguments = ("llama", "float32", json.dumps(HOOKED), "1")
+    found = run_script(
+        "states.py",
+        tmp_path,
+        *arguments,
+        version=version,
+        speculators=library,
+        variables=variables,
+    )
+    assert found["speculators"] == ("0.3.0" if library is None else "0.4.0.1")
+    _check(found, HOOKED, "float32")
+
+
 def test_two_ranks_give_the_same_states(tmp_path: Path) -> None:
     variables = {
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else each rank asks for a NUMA node
@@ -55,11 +84,14 @@ def _check(found: dict[str, Any], layers: tuple[int, ...], dtype: str) -> None:
     assert found["idempotent"]
     _check_refusals(found["refusals"], tolerance)
     _check_tensors(found["tensors"], dtype, layers)
+    alone = found["refusals"]["empty rows alone"]
+    assert alone["ids"] == ["torch.int64", [0]]
+    assert alone["states"] == [f"torch.{dtype} [0, 128]"]
+    assert alone["layers"] == len(layers)
 
 
 def _check_refusals(found: dict[str, Any], tolerance: float) -> None:
     refused = "RefusedRowsError: sequence 1 "
-    assert found["empty"] == refused + "is empty"
     assert found["too long"] == refused + "has 257 tokens, the limit is 256"
     assert found["id past the vocabulary"] == refused + (
         "has the token id 500, the vocabulary has 500"
@@ -67,6 +99,9 @@ def _check_refusals(found: dict[str, Any], tolerance: float) -> None:
     assert found["negative id"] == refused + "has the token id -1, the vocabulary has 500"
     assert found["no rows"] == "ValueError: token_ids cannot be empty"
     assert found["after refusals"] <= tolerance
+    assert found["empty row"].pop("others") <= tolerance
+    assert found["empty rows alone"].pop("others") == 0
+    assert found["empty row"] == found["empty rows alone"]
     # a bare assert: the type and the place speak where the message is empty
     assert found["failing call"].startswith(
         "RemoteError: worker of rank 0: AssertionError: (no message) at "

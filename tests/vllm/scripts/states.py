@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -136,6 +137,7 @@ def main(report: str, folder: str, kind: str, dtype: str, layers: str, ranks: st
     cases = Cases(Path(folder), kind, dtype, json.loads(layers), int(ranks))
     found = {
         "init": cases.seconds,
+        "speculators": importlib.metadata.version("speculators"),
         "idempotent": cases.idempotent,
         "data": data(cases),
         "neighbour": cases.neighbour(tiny.sequences([100, 30])),

@@ -227,8 +227,6 @@ def on_newest(model: Path) -> dict[str, Any]:
         del sys.modules[name]
     found["cache-block-size"] = without(model, "speculators/cache-block-size")
     found["request-arguments"] = [library.told(request_as_speculators), library.told(request)]
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"  # what some models have by default
-    found["model-runner"] = without(model)
     return found
 
 

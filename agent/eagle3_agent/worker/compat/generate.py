@@ -247,13 +247,13 @@ def _probe_layer_order(sources: Sources) -> Verdict:
 
 def _probe_replaced_forward(sources: Sources) -> Verdict:
     function = sources.function(_EXTENSION, "_patched_forward")
-    uses = sources.calls(_EXTENSION, "_patched_forward", "get_input_embeddings")
-    seen = f"speculators replaces the model's forward by {shown(function)}"
-    if uses:
-        seen += f", which calls {shown(uses[0])}"
-        if sources.has("vllm.model_executor.models.llama", "LlamaModel.embed_input_ids"):
-            seen += "; LlamaModel has embed_input_ids instead"
-    return "needed", seen
+    uses = [
+        call
+        for name in ("get_input_embeddings", "embed_input_ids")
+        for call in sources.calls(_EXTENSION, "_patched_forward", name)
+    ]
+    text = f", which calls {shown(uses[0])}" if uses else ""
+    return "needed", f"speculators replaces the model's forward by {shown(function)}{text}"
 
 
 def _probe_refusals(sources: Sources) -> Verdict:

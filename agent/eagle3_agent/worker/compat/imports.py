@@ -38,8 +38,8 @@ def _there(sources: Sources, module: str, name: str) -> bool:
 
 def _apply(settings: Settings) -> None:
     for (module, name), before in _MOVED.items():
-        if importlib.util.find_spec(module) is None:
-            made = sys.modules.setdefault(module, ModuleType(module))
+        if module not in sys.modules and importlib.util.find_spec(module) is None:
+            made = sys.modules[module] = ModuleType(module)
             setattr(made, name, getattr(importlib.import_module(before), name))
 
 

@@ -57,10 +57,8 @@ def untried(vllm: str, speculators: str) -> str:
     if (vllm.partition("+")[0], speculators) in TRIED:
         return ""
     pair = f"vllm {vllm}" + (f" with speculators {speculators}" if speculators else "")
-    tried = "vllm 0.16.0" + (" with speculators 0.3.0 or 0.4.0.1" if speculators else " or 0.32.0")
-    return (
-        f"{pair} was never run with this release: judged by its signatures alone (tried: {tried})"
-    )
+    tried = "vllm 0.16.0 and 0.32.0" + (", speculators 0.3.0 and 0.4.0.1" if speculators else "")
+    return f"{pair}: never run with this release, judged by signatures alone (tried: {tried})"
 
 
 def apply(found: Iterable[PatchFinding], settings: Settings) -> None:
