@@ -154,7 +154,7 @@ def test_the_workers_own_probe_answers_without_vllm() -> None:
     found = facts_of(sys.executable)
     assert found.report is not None, found.problem
     decided = compat.CHECK.decide(known((PROBE, found)), profile())
-    assert decided.status == "block"
+    assert (decided.status, "vllm is not installed" in decided.saw) == ("warn", True)
 
 
 @pytest.mark.vllm

@@ -15,6 +15,7 @@ from eagle3_agent.preflight.check import Facts, known
 from eagle3_agent.preflight.gpu_facts import GpuFacts
 from eagle3_agent.preflight.interpreter_facts import PROBE, InterpreterFacts
 from eagle3_agent.protocol.values import HostSample, Verdict
+from eagle3_agent.worker.compat import registry
 from support.preflight import gather, gone, profile, until
 
 GOOD = {
@@ -78,7 +79,7 @@ def test_what_the_engine_lacks_blocks_by_name() -> None:
 
 
 def test_engine_vllm_needs_no_speculators() -> None:
-    found = verdict({**without("speculators"), "transformers": "5.1.0"}, wanted="vllm")
+    found = verdict(without("speculators"), wanted="vllm")
     assert (found.status, "engine vllm" in found.saw) == ("pass", True)
     found = verdict(without("speculators", "vllm", "torch"), wanted="vllm")
     assert "missing: torch, vllm" in found.saw
@@ -117,11 +118,24 @@ def test_an_old_python_blocks() -> None:
     assert "3.10 or newer" in found.saw
 
 
-def test_transformers_5_blocks_for_speculators_only() -> None:
+def test_transformers_5_blocks_where_vllm_is_older() -> None:
     newer = {**GOOD, "transformers": "5.1.0"}
-    assert verdict(newer).status == "block"
-    assert "transformers>=4.57,<5" in verdict(newer).todo
+    for wanted in ("auto", "vllm", "script"):
+        assert verdict(newer, wanted=wanted).status == "block"
+        assert "transformers>=4.57,<5" in verdict(newer, wanted=wanted).todo
+        assert verdict({**newer, "vllm": "0.32.0"}, wanted=wanted).status == "pass"
     assert verdict(newer, wanted="transformers").status == "pass"
+
+
+def test_what_was_tried_is_what_the_worker_says_was_tried() -> None:
+    pairs = {
+        (engine.version_key(vllm)[:2], engine.version_key(own)[:2])
+        for vllm, own in registry.TRIED
+        if own
+    }
+    assert pairs == interpreter.TRIED_PAIRS
+    alone = {engine.version_key(vllm)[:2] for vllm, own in registry.TRIED if not own}
+    assert alone <= set(interpreter.TRIED_VLLM)
 
 
 def test_speculators_of_the_other_generation_blocks() -> None:
@@ -131,7 +145,7 @@ def test_speculators_of_the_other_generation_blocks() -> None:
     assert 'Set engine.name to "vllm"' in found.todo
 
 
-@pytest.mark.parametrize("change", [{"vllm": "0.18.1"}, {"speculators": "0.4.0"}])
+@pytest.mark.parametrize("change", [{"vllm": "0.18.1"}, {"speculators": "0.2.0"}])
 def test_versions_that_were_not_tried_warn(change: dict[str, str]) -> None:
     assert verdict({**GOOD, **change}).status == "warn"
 

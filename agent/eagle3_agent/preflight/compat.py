@@ -116,6 +116,9 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
         return _cannot_tell(show(seen.problem, 400), seen.engine)
     report = seen.report
     findings = relevant(report.findings, seen.engine)
+    if not findings and seen.engine != "vllm":
+        problems = "; ".join(show(p, 300) for p in report.problems[:8])
+        return _cannot_tell(problems or "the worker's probe reports no patch at all", seen.engine)
     needed = [f.patch for f in findings if f.status == "needed"]
     unclear = [f for f in findings if f.status == "cannot-tell"]
     saw = f"{plural(len(needed), 'patch', 'patches')} of {len(findings)} needed"
@@ -132,11 +135,8 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             "What cannot be told before the load shows itself after it.",
             _way_out(seen.engine),
         )
-    if not findings:
-        if seen.engine == "vllm":
-            return CHECK.verdict("pass", saw)
-        return _cannot_tell("the worker's probe reports no patch at all", seen.engine)
-    return CHECK.verdict("pass", f"{saw}; they are applied in the worker's process")
+    applied = "; they are applied in the worker's process" if needed else ""
+    return CHECK.verdict("pass", f"{saw}{applied}")
 
 
 def _looked_at(report: WorkerReport) -> str:

@@ -21,8 +21,12 @@ OLDEST_VLLM = (0, 11)
 #: What this release was tried with, by the first two numbers, and in words.
 TRIED_VLLM = ((0, 16), (0, 20), (0, 32))
 TRIED_WORDS = "vLLM 0.16.0, 0.20.2 (on GPUs) and 0.32.0"
-TRIED_PAIR = ((0, 16), (0, 3))
+TRIED_PAIRS = frozenset((vllm, own) for vllm in ((0, 16), (0, 32)) for own in ((0, 3), (0, 4)))
 """vLLM and speculators in one process."""
+PAIRS_WORDS = "vLLM 0.16.0 and 0.32.0 with speculators 0.3.0 and 0.4.0.1"
+
+#: vLLM before this imports names that transformers 5 removed.
+_TRANSFORMERS_5 = (0, 17)
 
 _LIBRARY = ("torch", "vllm", "speculators", "transformers", "safetensors")
 _NEEDS = {
@@ -109,6 +113,13 @@ def _judge_engine(seen: InterpreterFacts, chosen: str, saw: str) -> Verdict:
             "Older versions lack the interfaces by which states are captured.",
             _pip(seen, chosen, ["vllm"]),
         )
+    if _vllm(dists) < _TRANSFORMERS_5 and engine.version_key(dists["transformers"]) >= (5,):
+        return CHECK.verdict(
+            "block",
+            f"{saw}; this vLLM needs transformers older than 5",
+            "It imports names that transformers 5 removed.",
+            _pip(seen, "speculators", ["transformers"]),
+        )
     return _judge_library(seen, chosen, saw) if chosen != "vllm" else _judge_vllm(seen, saw)
 
 
@@ -137,18 +148,11 @@ def _judge_library(seen: InterpreterFacts, chosen: str, saw: str) -> Verdict:
             "and its layer ids mean something else.",
             f"{instead}{_pip(seen, chosen, ['speculators'])}",
         )
-    if engine.version_key(dists["transformers"]) >= (5,):
-        return CHECK.verdict(
-            "block",
-            f"{saw}; speculators 0.3 needs transformers older than 5",
-            "vLLM 0.16 and speculators 0.3 import names that transformers 5 removed.",
-            _pip(seen, chosen, ["transformers"]),
-        )
-    if (_vllm(dists)[:2], speculators[:2]) != TRIED_PAIR:
+    if (_vllm(dists)[:2], speculators[:2]) not in TRIED_PAIRS:
         return CHECK.verdict(
             "warn",
-            f"{saw}; tried with vLLM 0.16.0 and speculators 0.3.0",
-            "Other versions may differ in ways that no patch here knows.",
+            f"{saw}; this pair was not tried",
+            f"Tried: {PAIRS_WORDS}. Others may differ in ways that no patch here knows.",
             "Read the verdict on compatibility below, or: "
             f"{_pip(seen, chosen, ['vllm', 'speculators'])}",
         )
