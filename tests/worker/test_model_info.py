@@ -39,6 +39,25 @@ def test_sizes_of_a_plain_and_a_wrapped_config(tmp_path: Path) -> None:
     assert wrapped.fingerprint != plain.fingerprint
 
 
+def test_fine_tunes_of_one_model_are_two_models(tmp_path: Path) -> None:
+    shard = checkpoint(tmp_path, CONFIG) / "model.safetensors"
+    size = 1 << 20
+    shard.write_bytes(shard.read_bytes() + bytes(size))
+    before = model_info.read(tmp_path).fingerprint
+    assert model_info.read(tmp_path).fingerprint == before
+    body = bytearray(shard.read_bytes())
+    body[-size // 2 :] = b"\1" * (size // 2)  # as large as before, and one half of it retrained
+    shard.write_bytes(body)
+    assert model_info.read(tmp_path).fingerprint != before
+
+
+def test_a_shard_that_is_not_there_is_named(tmp_path: Path) -> None:
+    checkpoint(tmp_path, CONFIG)
+    (tmp_path / "model-2.safetensors").symlink_to(tmp_path / "gone")
+    with pytest.raises(ModelError, match=r"model-2\.safetensors cannot be read \(No such file"):
+        model_info.read(tmp_path)
+
+
 @pytest.mark.parametrize(("tag", "dtype"), [("F32", "float32"), ("BF16", "bfloat16")])
 def test_a_silent_config_leaves_the_dtype_to_the_weights(
     tmp_path: Path, tag: str, dtype: str

@@ -183,6 +183,7 @@ class Job:
         self._warm_up(engine, first, loaded)
         self.stages.done()
 
+        self._folder.ledger.unlink(missing_ok=True)  # of a process that was started before
         output = self._output_of(prepared)
         awaited = feed.Awaited(engine.name, prepared.pending)
         reporter = self._reporter = Reporter(
@@ -203,6 +204,8 @@ class Job:
             raise
         reporter.finish()
         awaited.settle(samples)
+        # the manifest has it all; without an end it stays, for whoever looks into the failure
+        self._folder.ledger.unlink(missing_ok=True)
         self.stages.done()
 
     def _warm_up(self, engine: Engine, sample: Sample, loaded: Loaded) -> None:
