@@ -135,13 +135,13 @@ async def _worker(number: int, asked: Profile) -> RunFolder:
 
 
 def _extraction(folder: RunFolder, tokens: int) -> float:
-    """Seconds from the extract stage's start to the write stage's end."""
+    """Seconds of the extract stage, which ends when the last file is on the disk."""
     events = [event for _, event in folder.read_events()]
     times = {(e.name, e.status): e.t for e in events if isinstance(e, Stage)}
     written = [e.tokens for e in events if isinstance(e, Progress)][-1]
     if written != tokens:
         raise RuntimeError(f"{written} of {tokens} tokens were written")
-    return times["write", "done"] - times["extract", "start"]
+    return times["extract", "done"] - times["extract", "start"]
 
 
 async def _output(*argv: str) -> dict[str, Any]:
