@@ -27,10 +27,12 @@ def profile(
 ) -> values.Profile:
     """``changes``: of the sections ``model`` and ``engine``."""
     engine = {"max_num_batched_tokens": BUDGET} | changes.pop("engine", {})
+    # vLLM 0.32 wants this share of the host's memory to be free, whatever it takes of it
+    model = {"gpu_memory_utilization": 0.3} | changes.pop("model", {})
     return values.Profile(
         name="test",
         host=values.HostSection(sys.executable),
-        model=values.ModelSection(str(checkpoint), ranks, length, **changes.pop("model", {})),
+        model=values.ModelSection(str(checkpoint), ranks, length, **model),
         capture=values.CaptureSection(tuple(layers)),
         data=values.DataSection("rows.jsonl", seq_length=length),
         output=values.OutputSection("out", buffer_bytes=16 << 20, **changes.pop("output", {})),

@@ -56,7 +56,7 @@ def test_rows_that_a_cache_kept_are_found_missing(tmp_path: Path) -> None:
     found = run_script("cached.py", tmp_path)
     assert "prefix caching is on" in found["refused"]
     assert found["first"] <= FLOAT32
-    assert "row 112 came after row 0" in found["same again"]
+    assert "came after row 0" in found["same again"]
     assert "prefix caching" in found["same again"]
 
 
@@ -81,7 +81,8 @@ def test_ranks_end_soon_after_their_parent_is_killed(tmp_path: Path, version: Ve
             assert parent == process.pid
             os.kill(parent, signal.SIGKILL)
             process.wait()
-            _until(lambda: not any(_runs(pid) for pid in ranks), 10)
+            # 2 s of grace, and a busy kernel takes its time to give back what they held
+            _until(lambda: not any(_runs(pid) for pid in ranks), 40)
             assert [pid for pid in ranks if _runs(pid)] == []
         finally:
             with suppress(ProcessLookupError):

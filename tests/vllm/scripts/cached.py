@@ -31,7 +31,7 @@ def main(report: str, folder: str) -> None:
     vllm.LLM = caching
     refused = told(lambda: running.running(running.profile(model, LAYERS)).__enter__())
     extension.refuse = quiet  # type: ignore[attr-defined, assignment]
-    row = tiny.sequences([120])[0]
+    row = tiny.sequences([300])[0]
     with running.running(running.profile(model, LAYERS)) as (engine, loaded, _):
         truth = tiny.Truth(model)
 
