@@ -18,8 +18,7 @@ from eagle3_agent.worker.compat import config, imports, patch, registry, runner
 from eagle3_agent.worker.compat.generate import RefusedRowsError
 from eagle3_agent.worker.compat.patch import Settings, replace
 from eagle3_agent.worker.compat.sources import Sources, UnreadableError, parameters, shown
-
-from .stand_ins import sources
+from support.stand_ins import sources
 
 
 def _status(found: Sources) -> dict[str, PatchFinding]:

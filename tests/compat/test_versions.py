@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from eagle3_agent.worker.compat import registry
-
-from .stand_ins import SPECULATORS, VLLM, sources
+from support.stand_ins import SPECULATORS, VLLM, sources
 
 ALWAYS = {
     *("batch-limits", "own-dtype", "full-length", "remote-code", "config-class", "tokenizer"),

