@@ -4,6 +4,7 @@
     events.jsonl     what happened, appended by agent, supervisor and worker
     output.log       the worker's stdout and stderr, raw
     samples.jsonl    what became of each sample, from the process that writes them to the worker
+    script.jsonl     what a user's script has said of itself, from its process to the worker
     gpu.jsonl        HostSample lines while the run went on
     supervisor.json  who guards it: pid, start time, boot id, host
     preflight.json   the check of a queued run, when its turn came
