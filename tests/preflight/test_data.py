@@ -108,6 +108,15 @@ def test_mostly_cut_samples_warn() -> None:
     assert verdict(jsonl_facts(cut=5)).status == "pass"
 
 
+def test_samples_that_will_be_skipped_warn_from_the_first_one() -> None:
+    asked = profile(data_too_long="skip")
+    found = verdict(jsonl_facts(cut=1, longest=9000), asked)
+    assert found.status == "warn"
+    assert "will be skipped" in found.saw
+    assert "data.too_long" in found.todo
+    assert verdict(jsonl_facts(cut=0), asked).status == "pass"
+
+
 def test_the_model_is_wanted_and_not_needed() -> None:
     assert data.CHECK.decide(known((PROBE, jsonl_facts())), profile()).status == "pass"
     silent = Facts(silent={"data": "did not answer within 30 s"})

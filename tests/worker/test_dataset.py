@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,63 @@ def test_rows_longer_than_the_model_can_hold_are_bad(tmp_path: Path) -> None:
     assert list(Dataset(path, Limits(500, 100, 50), encoder)) == [
         Bad(0, "line 1: 60 tokens, model.max_model_len is 50")
     ]
+
+
+def talk(question: str, answer: str, **more: Any) -> dict[str, Any]:
+    turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {"messages": turns, **more}
+
+
+def test_too_long_rows_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    items = [{"input_ids": [1] * 5}, {"input_ids": [1] * 4}, talk("?", "x" * 80)]
+    path = tiny.write_jsonl(tmp_path / "d.jsonl", items)
+    long, fits, talked = Dataset(path, Limits(500, 4, 100, too_long="skip"), encoder)
+    assert long == Bad(
+        0, "line 1: 5 tokens, more than data.seq_length = 4, and data.too_long = 'skip'"
+    )
+    assert isinstance(fits, Usable)
+    assert isinstance(talked, Bad)
+
+
+def test_a_conversation_without_an_answer_in_what_is_left_is_bad(tmp_path: Path) -> None:
+    items = [talk("x" * 50, "b"), {"input_ids": [1] * 9, "loss_mask": [0] * 8 + [1]}]
+    path = tiny.write_jsonl(tmp_path / "d.jsonl", items)
+    talked, given = Dataset(path, Limits(500, 8, 100), encoder)
+    assert talked == Bad(
+        0, "line 1: no token of an assistant turn is left within data.seq_length = 8"
+    )
+    assert isinstance(given, Usable), "a mask that came with the data is the user's"
+    assert given.dropped == 1
+
+
+def test_tools_may_be_text(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def template(messages: list[dict[str, Any]], prompt: bool) -> str:
+        seen.append([m.get("tool_calls") for m in messages])
+        return chatml(messages, prompt)
+
+    asked = talk("?", "a")
+    asked["messages"][1]["tool_calls"] = '[{"name": "f"}]'
+    items = [asked, talk("?", "a", tools="[nonsense"), talk("?", "a", tools='{"x": 1}')]
+    path = tiny.write_jsonl(tmp_path / "d.jsonl", items)
+    good, broken, other = Dataset(path, LIMITS, lambda: ChatEncoder(CharacterTokenizer(template)))
+    assert isinstance(good, Usable)
+    assert seen[0] == [None, [{"name": "f"}]]
+    assert broken == Bad(1, "line 2: tools is text that is no JSON")
+    assert other == Bad(2, "line 3: tools is no list")
+
+
+def test_prepared_rows_with_pictures_are_bad(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "u"}}]
+    items = [
+        {"input_ids": [1], "messages": [{"role": "user", "content": parts}]},
+        {"input_ids": [1], "messages": [{"role": "user", "content": parts[:1]}]},
+    ]
+    path = tiny.write_jsonl(tmp_path / "d.jsonl", items)
+    pictured, text = Dataset(path, LIMITS, encoder)
+    assert pictured == Bad(0, "line 1: holds a part of type image_url, and only text is captured")
+    assert isinstance(text, Usable)
 
 
 def test_numbers_are_places_in_the_data_and_max_samples_counts_bad_rows(tmp_path: Path) -> None:
@@ -121,4 +179,4 @@ def test_digests_tell_ids_from_each_other() -> None:
 def test_a_plan_without_a_usable_row_names_the_first_reason(tmp_path: Path) -> None:
     path = tiny.write_jsonl(tmp_path / "d.jsonl", [b"x", b"y"])
     with pytest.raises(DataError, match=r"none of the 2 rows of .* can be used; line 1: not JSON"):
-        plan.make(path, Dataset(path, LIMITS, encoder), tmp_path / "out")
+        plan.make(path, Dataset(path, LIMITS, encoder), {})
