@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -32,6 +33,7 @@ def test_states_by_every_source_are_those_of_transformers(tmp_path: Path, versio
     needs.vllm_python(version)
     found = run_script("capture.py", tmp_path, "1", version=version)
     _check(found)
+    assert found["failing step"] == "AssertionError: "
     assert found["hooks"].pop("source") == "forward hooks on layers 1, 3, 5, 7"
     assert {k: v for k, v in found["hooks"].items() if not v <= FLOAT32} == {}
     layout = found["layout"]
@@ -50,6 +52,11 @@ def test_of_two_ranks_one_writes(tmp_path: Path, version: Version) -> None:
     found = run_script("capture.py", tmp_path, "2", version=version, variables=_TWO_RANKS)
     _check(found)
     assert found["ranks that wrote"] == [["writes"], []]
+    # a bare assert: the type and the place speak where the message is empty
+    assert re.match(
+        r"RemoteError: worker of rank \d: AssertionError: \(no message\) at .*inside.py:\d+",
+        found["failing step"],
+    )
 
 
 def test_rows_that_a_cache_kept_are_found_missing(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class Cases:
                 found["layout"] = self.layout()
             found["ranks that wrote"] = self.everywhere(inside.pools)
             found["refused"] = told(lambda: self.attach((1, 2), "LSH", prefix_caching=True))
+            found["failing step"] = self.failing()
         found["closed twice"] = told(engine.close)
         return found
 
@@ -84,6 +85,14 @@ class Cases:
     def extraction(self, name: str, layers: Sequence[int], **changes: Any) -> running.Extraction:
         folder = self.folder / name.replace(" ", "-")
         return running.Extraction(self.engine, self.loaded, folder, layers, **changes)
+
+    def failing(self) -> str:
+        """The model ends in a bare assert while samples are extracted; the engine is lost."""
+        self.everywhere(inside.claim_prefix_caching, False)
+        wanted = running.samples(tiny.sequences([200] * 40, seed=8))
+        run = self.extraction("failing", INTERFACE)
+        self.everywhere(inside.fail_once)
+        return told(lambda: run.run(wanted))
 
     def neighbour(self) -> float:
         """The least error against the layer before: what an off-by-one would show as."""

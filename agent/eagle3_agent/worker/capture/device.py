@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any, Protocol
 
+from .refusals import CaptureRefused
+
 #: Threads that touch fresh memory.
 _TOUCHERS = 8
 
@@ -137,7 +139,7 @@ class Cuda:
         _touch(memory)
         error = self._torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), size, 0)
         if error.value:
-            raise MemoryError(
+            raise CaptureRefused(
                 f"{size >> 20} MiB of host memory cannot be pinned ({error}): "
                 "set output.buffer_bytes to less"
             )

@@ -21,6 +21,9 @@ Fail = Callable[[str], None]
 #: vLLM's ``SupportsEagle3``.
 _NAME_LAYERS = "set_aux_hidden_state_layers"
 
+#: What models call their list of decoder layers.
+_LISTS = ("layers", "h", "blocks")
+
 #: Parts of a multimodal model whose layers are not the decoder's.
 _OTHER_TOWERS = re.compile(r"vision|visual|image|audio|speech|encoder|mtp|draft", re.IGNORECASE)
 
@@ -77,10 +80,12 @@ def find_decoder(model: Any, count: int) -> tuple[Any, Any]:
     language = getattr(model, "get_language_model", None)
     root = language() if callable(language) else model
     for name, module in root.named_modules():
-        layers: Any = getattr(module, "layers", None)
-        fits = hasattr(layers, "register_forward_hook") and hasattr(layers, "__len__")
-        if fits and not _OTHER_TOWERS.search(name) and len(layers) == count:
-            return module, layers
+        if _OTHER_TOWERS.search(name):
+            continue
+        for layers in (getattr(module, name, None) for name in _LISTS):
+            listed = hasattr(layers, "register_forward_hook") and hasattr(layers, "__len__")
+            if listed and len(layers) == count:  # type: ignore[arg-type]
+                return module, layers
     raise CaptureRefused(
         f"{type(model).__name__} has no list of {count} decoder layers: use engine transformers"
     )

@@ -138,7 +138,10 @@ def _reading(original: Any) -> Any:
         try:
             return original(self, *args, **kwargs)
         except Exception as error:
-            raise explained(error) from error
+            found = explained(error)
+            if found is error:
+                raise
+            raise found from error
 
     return method
 

@@ -21,6 +21,7 @@ from eagle3_agent.protocol.events import Note, Patched
 from eagle3_agent.protocol.values import Profile
 from eagle3_agent.worker import model_info
 from eagle3_agent.worker.capture.extension import EXTENSION
+from eagle3_agent.worker.compat import errors
 from eagle3_agent.worker.writing import bounds
 from eagle3_agent.worker.writing.pool import layout
 
@@ -126,7 +127,7 @@ class VllmEngine:
         for sample in samples:
             names[self._add(sample)] = sample
         while names:
-            self._llm.llm_engine.step()
+            self._step()
             for name, rows in self._rpc("eagle3_take").items():
                 # newer releases add a random part to a request's id
                 known = name if name in names else name.rpartition("-")[0]
@@ -141,7 +142,6 @@ class VllmEngine:
             ticker.during(lambda: self._rpc("eagle3_finish"))
 
     def _run(self, samples: Iterator[Sample], ticker: Ticker) -> None:
-        step = self._llm.llm_engine.step
         announced: deque[tuple[str, Sample]] = deque()
         lengths: dict[str, int] = {}
         tokens, exhausted = 0, False
@@ -157,7 +157,7 @@ class VllmEngine:
                 tokens += lengths[name]
             if not lengths:
                 return
-            for finished in ticker.during(step):
+            for finished in ticker.during(self._step):
                 if finished.finished:
                     tokens -= lengths.pop(finished.request_id)
 
@@ -189,7 +189,17 @@ class VllmEngine:
     def _drain(self) -> None:
         """Steps until the engine has told of every request that it finished."""
         while self._llm.llm_engine.has_unfinished_requests():
-            self._llm.llm_engine.step()
+            self._step()
+
+    def _step(self) -> Any:
+        """Outputs of one step of vLLM's loop; raises what a worker raised, as it was there."""
+        try:
+            return self._llm.llm_engine.step()
+        except Exception as error:
+            found = errors.explained(error)
+            if found is error:
+                raise
+            raise found from error
 
     def _rpc(self, method: str, *arguments: Any) -> Any:
         """Call every worker; the first one's answer."""
