@@ -137,6 +137,9 @@ made.save_to_disk(sys.argv[1])
 
 _PREPARE_LATE = """
 import json, sys
+import dill._dill
+# it takes modules outside of the environment's own folder, as these lie, for a script's
+dill._dill._is_builtin_module = lambda module: True
 from datasets import Dataset
 from speculators.data_generation.preprocessing import build_speculator_training_dataset
 rows = Dataset.from_list(json.loads(sys.argv[2]))
