@@ -36,6 +36,9 @@ _CLEARLY = 0.25
 #: Shifts that are tried on either side.
 _REACH = 3
 
+#: Least likeness, at any shift, of two layers of one model.  Measured: 0.32; of noise 0.00.
+_ALIKE = 0.05
+
 #: Two layers of one run are called the same when this near.
 _SAME = 1e-3
 
@@ -55,7 +58,7 @@ def run(
         aligned(samples, asked),
         same_prefix(twins, asked, tolerance),
         distinct(samples, asked),
-        order(samples, asked, ends),
+        order(samples, asked),
         growth(samples, asked),
     )
 
@@ -90,8 +93,9 @@ def next_token(
     shift predicts another place's tokens; a normed state predicts better without the norm.
     """
     shows = (
-        "The last layer's states are this model's, of these tokens, row for row, before the norm. "
-        "Cannot see a common factor (the norm takes it out), small errors, or other layers."
+        "The last states are this model's, of these tokens, row for row, before the norm. "
+        "Cannot see a common factor (the norm takes it out), small errors, or a layer too early: "
+        "in a model of 30 layers that cost 2 nats and stayed far from chance."
     )
     if ends is None or layers - 1 not in asked:
         why = "the last layer is not captured" if ends else "the checkpoint's ends cannot be read"
@@ -149,20 +153,20 @@ def _figures(samples: Sequence[Held], position: int, ends: Ends) -> _Figures | N
 
 
 def _judge(found: _Figures) -> tuple[Status, str]:
-    own = found.loss[0]
+    own, chance = found.loss[0], found.vocab_loss - _CLEARLY
     saw = (
         f"{found.rows} rows: loss {own:.2f} nats for the token that follows (a guess has "
         f"{found.vocab_loss:.2f}), {found.top:.0%} are the likeliest"
     )
     best = min(found.loss, key=lambda s: found.loss[s])
-    if found.unnormed < own - _CLEARLY:
+    if found.unnormed < min(own - _CLEARLY, chance):
         return "fails", f"{saw}; without the final norm {found.unnormed:.2f}: it is in them already"
-    if best != 0 and found.loss[best] < own - _CLEARLY:
+    if found.loss[best] < min(own - _CLEARLY, chance):
         return "fails", (
             f"{saw}; for the token {abs(best)} {'further on' if best > 0 else 'before'} "
             f"{found.loss[best]:.2f}: the rows are shifted by {-best:+d}"
         )
-    if not own < found.vocab_loss - _CLEARLY:
+    if not own < chance:
         return "fails", (
             f"{saw}: no better than chance, so that these are not its last states (or the model "
             "is not trained)"
@@ -188,7 +192,9 @@ def aligned(samples: Sequence[Held], asked: tuple[int, ...]) -> Substitute:
             continue
         best = max(alike, key=lambda s: alike[s])
         told.append(f"{low} and {high} {alike[0]:.2f}")
-        if best:
+        if alike[best] < _ALIKE:
+            bad.append(f"layers {low} and {high} have nothing in common ({alike[best]:.2f})")
+        elif best:
             bad.append(
                 f"layer {high} stands {best:+d} rows against layer {low} (likeness "
                 f"{alike[best]:.2f}, {alike[0]:.2f} row for row)"
@@ -280,41 +286,26 @@ def _same(one: Any, other: Any) -> bool:
     return float(origins.errors(one.float(), other.float()).median()) < _SAME
 
 
-def order(samples: Sequence[Held], asked: tuple[int, ...], ends: Ends | None) -> Substitute:
-    """The deeper a layer, the less its rows are like the embeddings of their tokens."""
+def order(samples: Sequence[Held], asked: tuple[int, ...]) -> Substitute:
+    """The nearer a layer is to the deepest captured one, the more its rows are like that one's."""
     shows = (
-        "The layers stand in the order that was asked. Cannot see that all of them are off by the "
-        "same number."
+        "The layers stand in the order that was asked, if the deepest is right (next-token). "
+        "Cannot see that all of them are off by the same number."
     )
-    depth = sorted(set(asked))
-    try:
-        alike = _likeness_to_embedding(samples, asked, depth, ends)
-    except (NotThere, OSError) as error:
-        return Substitute("order", "cannot-tell", str(error), shows)
-    if len(depth) < 2 or not alike:
-        return Substitute("order", "cannot-tell", "one layer, or samples too short", shows)
-    told = ", ".join(f"{layer} {alike[layer]:.2f}" for layer in depth)
-    saw = f"likeness to the embedding by layer: {told}"
-    rising = [b for a, b in pairwise(depth) if alike[b] > alike[a] + 0.02]
-    if rising:
-        return Substitute("order", "fails", f"{saw}; it rises at {rising[0]}", shows)
+    *others, deepest = sorted(set(asked))
+    alike = {
+        layer: found[0]
+        for layer in others
+        if (found := _alike_by_shift(samples, asked.index(layer), asked.index(deepest)))
+    }
+    if len(alike) < 2:
+        return Substitute("order", "cannot-tell", "two layers, or samples too short", shows)
+    told = ", ".join(f"{layer} {value:.2f}" for layer, value in alike.items())
+    saw = f"likeness to layer {deepest} by layer: {told}"
+    falls = [b for a, b in pairwise(alike) if alike[b] < alike[a]]
+    if falls:
+        return Substitute("order", "fails", f"{saw}; it falls at layer {falls[0]}", shows)
     return Substitute("order", "holds", saw, shows)
-
-
-def _likeness_to_embedding(
-    samples: Sequence[Held], asked: tuple[int, ...], depth: Sequence[int], ends: Ends | None
-) -> dict[int, float]:
-    if ends is None:
-        raise NotThere("the checkpoint's ends cannot be read")
-    found: dict[int, list[float]] = {layer: [] for layer in depth}
-    for held in samples:
-        if len(held.sample.input_ids) < 4 * _REACH:
-            continue
-        embedded = _centred(ends.embedded(held.sample.input_ids))
-        for layer in depth:
-            rows = _centred(held.states[asked.index(layer)])
-            found[layer].append(float((rows * embedded).sum(dim=1).mean()))
-    return {layer: sum(v) / len(v) for layer, v in found.items() if v}
 
 
 def growth(samples: Sequence[Held], asked: tuple[int, ...]) -> Substitute:
