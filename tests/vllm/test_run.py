@@ -1,4 +1,4 @@
-"""A whole run with engine ``speculators``: run folder, supervisor, worker, files."""
+"""A whole run with an engine over vLLM: run folder, supervisor, worker, files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from eagle3_agent import runs
-from eagle3_agent.protocol.events import Failure, Patched, Plan, Stage
+from eagle3_agent.protocol.events import Failure, Patched, Plan, Stage, Throughput
 from eagle3_agent.protocol.values import (
     CaptureSection,
     DataSection,
@@ -23,7 +24,7 @@ from eagle3_agent.protocol.values import (
     VerifyReport,
 )
 from eagle3_agent.runs import RunFolder
-from support import vllm_env
+from support import needs, vllm_env
 from support.vllm_env import run_script
 
 LAYERS = (5, 1, 3, 7)
@@ -34,20 +35,27 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EAGLE3_HOME", str(tmp_path / "home"))
 
 
-def _profile(folder: Path) -> Profile:
+Engine = Literal["speculators", "vllm"]
+
+
+def _profile(
+    folder: Path, engine: Engine = "speculators", version: vllm_env.Version = "0.16"
+) -> Profile:
+    variables = vllm_env.ENVIRONMENT if version == "0.16" else vllm_env.ENVIRONMENT_0_32
     return Profile(
         name="tiny",
-        host=HostSection(str(vllm_env.interpreter()), vllm_env.ENVIRONMENT),
-        model=ModelSection(str(folder / "model"), max_model_len=256),
+        host=HostSection(str(vllm_env.interpreter(version)), variables),
+        # vLLM 0.32 wants its share of the host's memory to be free, whatever it takes of it
+        model=ModelSection(str(folder / "model"), max_model_len=256, gpu_memory_utilization=0.3),
         capture=CaptureSection(LAYERS),
         data=DataSection(str(folder / "rows.jsonl"), seq_length=256),
         output=OutputSection(str(folder / "out")),
-        engine=EngineSection("speculators"),
+        engine=EngineSection(engine),
     )
 
 
 def _supervised(profile: Profile) -> RunFolder:
-    folder = runs.create(profile, "speculators", attempt=1)
+    folder = runs.create(profile, profile.engine.name, attempt=1)
     command = [sys.executable, "-E", "-s", str(vllm_env.AGENT), "supervise", str(folder.path)]
     subprocess.run(command, check=True, timeout=200, stdin=subprocess.DEVNULL)
     return folder
@@ -64,9 +72,15 @@ def _verified(folder: RunFolder, report: Path) -> VerifyReport:
     return runs.read_value(report, VerifyReport)
 
 
-def test_a_run_ends_completed_with_right_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("engine", "version"), [("speculators", "0.16"), ("vllm", "0.16"), ("vllm", "0.32")]
+)
+def test_a_run_ends_completed_with_right_files(
+    tmp_path: Path, engine: Engine, version: vllm_env.Version
+) -> None:
+    needs.vllm_python(version)
     made = run_script("make.py", tmp_path, "llama", "float32")
-    folder = _supervised(_profile(tmp_path))
+    folder = _supervised(_profile(tmp_path, engine, version))
     end = folder.exit()
     assert end is not None
     assert end.state == "completed", folder.output.read_text(errors="replace")[-4000:]
@@ -79,9 +93,12 @@ def test_a_run_ends_completed_with_right_files(tmp_path: Path) -> None:
     done = [e.name for e in events if isinstance(e, Stage) and e.status == "done"]
     assert list(dict.fromkeys(done)) == ["load", "warmup", "extract", "write", "done"]
     patched = {e.finding.patch: e.applied for e in events if isinstance(e, Patched)}
-    assert patched.pop("speculators/request-arguments") is False
-    assert len(patched) >= 18
-    assert all(patched.values())
+    _check_patches(patched, engine)
+    timing = [event for event in events if isinstance(event, Throughput)][-1]
+    assert timing.tokens == made["tokens"]
+    assert timing.prefill > 0
+    assert timing.write > 0
+    assert 0 < timing.buffer_peak <= timing.buffer_limit
 
     found = run_script("compare.py", tmp_path, json.dumps(LAYERS))
     print(found)
@@ -93,6 +110,14 @@ def test_a_run_ends_completed_with_right_files(tmp_path: Path) -> None:
     assert report.ok
     assert report.files == made["rows"]
     assert [check.ok for check in report.checked] == [True, True]
+
+
+def _check_patches(patched: dict[str, bool], engine: Engine) -> None:
+    if engine == "vllm":
+        assert {name.partition("/")[0] for name in patched} == {"vllm"}
+        return
+    assert patched.pop("speculators/request-arguments") is False
+    assert len(patched) >= 18
 
 
 def test_a_load_that_fails_says_what_and_where(tmp_path: Path) -> None:
