@@ -28,6 +28,9 @@ from eagle3_agent.runs import RunFolder
 from support import own_script, vllm_env
 from support.vllm_env import run_script
 
+#: An engine start and two reference models, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(600)
+
 LAYERS = (5, 1, 3, 7)
 NAME = "02_extract_hidden_states.py"
 
@@ -64,7 +67,7 @@ def _profile(folder: Path, arguments: tuple[str, ...], ranks: int = 1) -> Profil
 def _supervised(profile: Profile) -> RunFolder:
     run = runs.create(profile, "script", attempt=1)
     command = [sys.executable, "-E", "-s", str(vllm_env.AGENT), "supervise", str(run.path)]
-    subprocess.run(command, check=True, timeout=280, stdin=subprocess.DEVNULL)
+    subprocess.run(command, check=True, timeout=500, stdin=subprocess.DEVNULL)
     return run
 
 

@@ -176,6 +176,31 @@ def test_a_script_killed_while_it_saves_leaves_no_short_file(
     assert tiny.skipped(again) == {}
 
 
+EMPTYING = """
+import os, runpy, shutil, sys
+out = sys.argv[sys.argv.index("--output-dir") + 1]
+shutil.rmtree(out)
+runpy.run_path(os.path.join(os.path.dirname(__file__), "03_extract.py"), run_name="__main__")
+"""
+
+
+def test_a_script_that_empties_its_folder_first_is_accounted_for_all_the_same(
+    asked: Profile, tmp_path: Path
+) -> None:
+    emptying = tmp_path / "mine" / "emptying.py"
+    emptying.write_text(EMPTYING)
+    run = own_script.make_run(
+        tmp_path / "0001", own_script.with_script(asked, emptying, asked.engine.args)
+    )
+    assert tiny.work(run) == 0, run.output.read_text()
+    assert tiny.progress(run).done == COUNT
+    assert own_script.warnings(run) == [
+        f"the script has emptied {tmp_path / 'out'} before it wrote into it"
+    ]
+    report = _verify(run, tmp_path / "report.json", "--samples", "0")
+    assert (report.ok, report.files, report.bad_files) == (True, COUNT, ())
+
+
 def test_a_folder_of_somebody_elses_samples_is_refused(asked: Profile, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "data_0.pt").write_bytes(b"theirs")
@@ -251,3 +276,47 @@ def test_a_file_is_judged_when_it_is_whole_and_again_when_it_changes(
     monkeypatch.setenv("PYTHONPATH", str(tiny.AGENT))
     looked = int(tiny.run_python(python, _GROWING, str(tmp_path)))
     assert looked <= 6  # each state of each file once, however often the folder was looked at
+
+
+#: The other format: a good file, one that is cut off, one with a layer too few, other tokens.
+_SAFETENSORS = """
+import sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from eagle3_agent.worker.manifest import digest
+from eagle3_agent.worker.script.samples import Row, Unfit, Wanted, examine
+
+root = Path(sys.argv[1])
+ids, mask = list(range(50)), [0, 1] * 25
+row = Row(bytes.fromhex(digest(ids)), bytes.fromhex(digest(mask)), 50)
+wanted = Wanted("safetensors", "bfloat16", (0, 1, 1), 8)
+states = torch.arange(1, 50 * 3 * 8 + 1).reshape(50, 3, 8).bfloat16()
+
+def look(name, states, ids, cut=None):
+    path = root / name
+    save_file({"hidden_states": states.contiguous(), "token_ids": torch.tensor(ids)}, path)
+    path.write_bytes(path.read_bytes()[:cut])
+    try:
+        print(examine(path, 0, row, wanted).row == digest(ids))
+    except Unfit as why:
+        print(why)
+
+look("hs_0.safetensors", states, ids)
+look("hs_0.safetensors", states, ids, -1)
+look("hs_0.safetensors", states[:, :2], ids)
+look("hs_0.safetensors", states, ids[::-1])
+look("hs_0.safetensors", states.transpose(0, 1), ids)
+"""
+
+
+def test_files_of_the_other_format_are_judged_alike(
+    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tiny.AGENT))
+    told = tiny.run_python(python, _SAFETENSORS, str(tmp_path)).splitlines()
+    assert told[0] == "True"
+    assert told[1].startswith("cannot be loaded, is it cut off?")
+    assert told[2] == "holds 2 layers, capture.layers names 3"
+    assert told[3] == "its token ids are not those of its row of the data"
+    assert told[4] == "holds 50 layers, capture.layers names 3"

@@ -93,3 +93,15 @@ def test_a_module_that_is_not_there_stays_away(package: Path) -> None:
         importlib.import_module("watched_pkg.none")
     with pytest.raises(ModuleNotFoundError, match="no_such_module_9"):
         importlib.import_module("no_such_module_9")
+
+
+def test_what_has_been_imported_already_is_not_missed(package: Path) -> None:
+    importlib.import_module("watched_pkg")
+    calls: list[str] = []
+    hook.install(
+        on_import={"watched_pkg.inner": lambda: calls.append("on")},
+        after_import={"watched_pkg": lambda: calls.append("after")},
+    )
+    assert calls == ["on", "after"]
+    importlib.import_module("watched_pkg.inner")
+    assert calls == ["on", "after"]

@@ -1,7 +1,7 @@
 """The output folder while the script writes into it, and what is made of its files.
 
 Looked at now and then, at a cost that stays a small share of the time however many files there
-are; each new file is examined once, by a few threads, as soon as it keeps still.
+are; each file is examined once, by a few threads, and again when it has changed and keeps still.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from .samples import Row, Stamp, Unfit, Wanted
 _EVERY = 0.5
 _SHARE = 0.05
 
+#: Looks for files that keep still, once the script has ended.
+_ROUNDS = 5
+
 #: Each holds two copies of one file in memory.
 _THREADS = 2
 
@@ -42,10 +45,11 @@ class Found:
 class _Known:
     index: int
     stamp: Stamp
-    work: Future[Entry] | None = None
     entry: Entry | None = None
     reason: str = ""
-    torn: bool = False
+
+
+_NEVER = Stamp(-1, 0, 0)
 
 
 class Folder:
@@ -69,6 +73,7 @@ class Folder:
         self._known: dict[str, _Known] = {}
         for entry in kept.values():
             self._known[entry.file] = _Known(entry.index, Stamp.of(path / entry.file), entry=entry)
+        self._at_work: dict[str, Future[Entry]] = {}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="samples")
         self._due = 0.0
 
@@ -83,11 +88,14 @@ class Folder:
 
     def settle(self) -> list[Found]:
         """Once nothing is written any more: every file that is new or changed, examined."""
-        found = self._collect()
-        self._scan(changes=True)
-        self._scan(changes=True)  # a file is examined when two looks saw the same
-        wait([known.work for known in self._known.values() if known.work is not None])
-        return found + self._collect()
+        found = []
+        for _ in range(_ROUNDS):
+            self._scan(changes=True)
+            wait(self._at_work.values())
+            found += self._collect()
+            if all(known.entry or known.reason for known in self._known.values()):
+                break
+        return found
 
     def samples(self) -> dict[int, Entry]:
         return {k.index: k.entry for k in self._known.values() if k.entry is not None}
@@ -105,54 +113,73 @@ class Folder:
     # ------------------------------------------------------------------ scanning
 
     def _scan(self, *, changes: bool) -> None:
-        """``changes``: look again at files that were found right, too."""
-        here = set()
-        for name, index in self._names():
+        """``changes``: look again at files that were found right, too.  Raises OSError."""
+        try:
+            names = os.listdir(self.path)
+        except FileNotFoundError:
+            names = []  # a script may begin by making its folder anew
+        for name in names:
             known = self._known.get(name)
-            here.add(name)
-            if known is None or known.entry is None or changes:
-                self._visit(name, index, known)
-        for name in [n for n, k in self._known.items() if n not in here and k.work is None]:
+            if known is None:
+                self._meet(name)
+            elif name not in self._at_work and (known.entry is None or changes):
+                self._visit(name, known)
+        for name in self._known.keys() - self._at_work - set(names):
             del self._known[name]
 
-    def _names(self) -> list[tuple[str, int]]:
-        """Names of samples, with their numbers; raises OSError."""
-        with os.scandir(self.path) as listing:
-            matches = (self._name.fullmatch(item.name) for item in listing)
-            return [(m[0], int(m[1])) for m in matches if m and m[0] not in self._ignored]
-
-    def _visit(self, name: str, index: int, known: _Known | None) -> None:
-        if known is not None and known.work is not None:
+    def _meet(self, name: str) -> None:
+        """A new name: examined at once, since what is saved under this run comes whole."""
+        match = self._name.fullmatch(name)
+        if match is None or name in self._ignored:
             return
+        known = _Known(int(match[1]), _NEVER)
+        self._visit(name, known)
+        if known.stamp != _NEVER:
+            self._examine(name, known)
+
+    def _visit(self, name: str, known: _Known) -> None:
         try:
             stamp = Stamp.of(self.path / name)
         except OSError:
             return  # gone meanwhile
         except Unfit as why:
-            self._known[name] = _Known(index, Stamp(0, 0, 0), reason=str(why))
+            self._known[name] = _Known(known.index, _NEVER, reason=str(why))
             return
-        if known is None or known.stamp != stamp:
-            self._known[name] = _Known(index, stamp)  # still for one look, then it is examined
+        if known.stamp != stamp:
+            # still for one look, then it is examined
+            known.stamp, known.entry, known.reason = stamp, None, ""
+            self._known[name] = known
         elif known.entry is None and not known.reason:
-            known.work = self._pool.submit(
-                samples.examine, self.path / name, index, self._rows.get(index), self._wanted
-            )
+            self._examine(name, known)
+
+    def _examine(self, name: str, known: _Known) -> None:
+        self._at_work[name] = self._pool.submit(
+            samples.examine,
+            self.path / name,
+            known.index,
+            self._rows.get(known.index),
+            self._wanted,
+        )
 
     def _collect(self) -> list[Found]:
-        found = []
-        for name, known in self._known.items():
-            if known.work is None or not known.work.done():
-                continue
-            work, known.work = known.work, None
-            try:
-                entry = work.result()
-                if Stamp.of(self.path / name) == known.stamp:
-                    known.entry = entry
-                    found.append(Found(known.index, name, entry))
-            except Unfit as why:
-                known.reason, known.torn = str(why), why.torn
-                if not why.torn:
-                    found.append(Found(known.index, name, None, known.reason))
-            except OSError:
-                pass  # gone meanwhile; the next look will not see it
-        return found
+        done = [name for name, work in self._at_work.items() if work.done()]
+        found = (self._judge(name, self._known[name], self._at_work.pop(name)) for name in done)
+        return [one for one in found if one is not None]
+
+    def _judge(self, name: str, known: _Known, work: Future[Entry]) -> Found | None:
+        """What was found out, unless the file has changed meanwhile."""
+        error = work.exception()
+        if error is not None and not isinstance(error, Unfit):
+            raise error
+        try:
+            if Stamp.of(self.path / name) != known.stamp:
+                return None
+        except (OSError, Unfit):
+            return None  # the next look will see what is there instead
+        if error is None:
+            known.entry = work.result()
+        else:
+            known.reason = str(error)
+            if error.torn:
+                return None  # perhaps on its way still
+        return Found(known.index, name, known.entry, known.reason)

@@ -20,9 +20,18 @@ def install(*, on_import: dict[str, Action], after_import: dict[str, Action]) ->
     """``on_import``: the action imports the module itself, with whatever it needs around it.
 
     ``after_import``: called once the module's body has run.  An action whose import fails is
-    tried again with the next import.
+    tried again with the next import.  For what has been imported already the action comes now.
     """
-    sys.meta_path.insert(0, _Finder(dict(on_import), dict(after_import)))
+    actions = {**on_import, **after_import}
+    for name in [name for name in actions if name in sys.modules]:
+        actions.pop(name)()
+    sys.meta_path.insert(
+        0,
+        _Finder(
+            {name: on_import[name] for name in on_import if name in actions},
+            {name: after_import[name] for name in after_import if name in actions},
+        ),
+    )
 
 
 class _Finder(MetaPathFinder):

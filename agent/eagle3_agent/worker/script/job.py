@@ -172,10 +172,17 @@ class ScriptJob:
 
         self.stages.start("write")
         watch.settle()
+        self._keep_marker(made)
         self._account(made, folder, watch)
         sync_folder(self._output)
         folder.close()
         self.stages.done()
+
+    def _keep_marker(self, made: _Prepared) -> None:
+        """Some scripts begin by emptying their output folder, and the marker goes with the rest."""
+        if self._output.is_dir() and not (self._output / manifest.MARKER).exists():
+            self._lock = manifest.claim(self._output, made.marker)
+            self._note("warning", f"the script has emptied {self._output} before it wrote into it")
 
     def _account(self, made: _Prepared, folder: Folder, watch: Watch) -> None:
         """What is missing and why; the last figures.  Raises ScriptError for nothing at all."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import operator
 import sys
 from functools import wraps
 from pathlib import Path
@@ -49,7 +50,7 @@ def patch(profile: Profile) -> None:
     _watch(getattr(sys.modules[GENERATOR], GENERATOR_CLASS), profile)
     if not told:
         channel.tell(channel.Findings(found))
-        note = probe.untried(sources, probe.installed_versions())
+        note = probe.untried(sources, probe.installed_versions(), "script")
         if note:
             channel.tell(channel.Remark(note))
 
@@ -87,11 +88,12 @@ def _watch(generator: Any, profile: Profile) -> None:
     def making(self: Any, *args: Any, **kwargs: Any) -> None:
         _before(_arguments(init, self, args, kwargs), profile)
         init(self, *args, **kwargs)
-        _check_layers(tuple(self.layer_ids), profile)
+        layers = tuple(map(int, self.layer_ids))
+        _check_layers(layers, profile)
         config = self.vllm_config
         channel.tell(
             channel.Standing(
-                layers=tuple(self.layer_ids),
+                layers=layers,
                 dtype=str(config.model_config.dtype).removeprefix("torch."),
                 device=_device(config.parallel_config.tensor_parallel_size),
                 source=str(getattr(self, SOURCE, "")),
@@ -131,8 +133,8 @@ def _before(arguments: dict[str, Any], profile: Profile) -> None:
         channel.Asked(
             model=model,
             layers=asked,
-            max_model_len=arguments.get("max_model_len"),
-            tensor_parallel_size=arguments.get("tensor_parallel_size"),
+            max_model_len=_number(arguments.get("max_model_len")),
+            tensor_parallel_size=_number(arguments.get("tensor_parallel_size")),
             same_model=same,
         )
     )
@@ -144,6 +146,13 @@ def _before(arguments: dict[str, Any], profile: Profile) -> None:
     if asked is None:
         asked = _chosen(profile)
     _check_layers(asked, profile)
+
+
+def _number(value: Any) -> int | None:
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None  # the library is about to refuse it
 
 
 def _chosen(profile: Profile) -> tuple[int, ...]:

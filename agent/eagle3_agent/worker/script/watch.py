@@ -10,6 +10,7 @@ from eagle3_agent.protocol.events import Event, Note, Patched, Progress, Wrote
 from eagle3_agent.protocol.values import ModelSection
 from eagle3_agent.runs import RunFolder
 from eagle3_agent.worker import manifest
+from eagle3_agent.worker.errors import OutputError
 from eagle3_agent.worker.job import Stages
 from eagle3_agent.worker.manifest import Entry
 from eagle3_agent.worker.progress import Meter
@@ -165,8 +166,14 @@ class Watch:
 
 
 def take(folder: Path, found: list[Found]) -> list[Entry]:
-    """Give each new sample its line in the manifest; raises OSError."""
+    """Give each new sample its line in the manifest; raises OutputError."""
     entries = [f.entry for f in found if f.entry is not None]
     for entry in entries:
-        manifest.append(folder, entry)
+        try:
+            manifest.append(folder, entry)
+        except OSError as error:
+            raise OutputError(
+                f"{folder / manifest.MANIFEST} cannot be written ({error.strerror or error}): "
+                "resume the run once it can"
+            ) from error
     return entries
