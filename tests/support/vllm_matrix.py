@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -208,31 +208,45 @@ class Found:
     seconds: float = 0.0
 
 
-def cases() -> Iterator[tuple[str, str]]:
-    """Names of models and stacks."""
+Case = tuple[str, str]
+"""Names of a model and a stack."""
+
+
+def cases() -> Iterator[Case]:
     for name, model in MODELS.items():
         for stack in model.stacks:
             yield name, stack
 
 
-def measure(name: str, stack: str, models: Path, folder: Path) -> Found:
-    """Run one case in a process of its own; ``models`` is what ``make_models`` filled."""
-    model, on = MODELS[name], STACKS[stack]
-    mends = json.dumps(list(model.mends) if on.engine != "transformers" else [])
+def groups(wanted: Iterable[Case]) -> list[list[Case]]:
+    """What can share a process: importing vLLM takes most of the time of a case."""
+    found: dict[object, list[Case]] = {}
+    for case in wanted:
+        model = MODELS[case[0]]
+        # what fails is not to harm another case
+        alone = case if case in HINDERED else None
+        found.setdefault((case[1], model.mends, model.variables, alone), []).append(case)
+    return list(found.values())
+
+
+def measure(group: Sequence[Case], models: Path, folder: Path) -> dict[Case, Found]:
+    """Run one group in a process of its own; ``models`` is what ``make_models`` filled."""
+    on, first = STACKS[group[0][1]], MODELS[group[0][0]]
+    mends = json.dumps(list(first.mends) if on.engine != "transformers" else [])
+    each = [(name, MODELS[name].kind, MODELS[name].dtype) for name, _ in group]
     found: dict[str, Any] = vllm_env.run_script(
         "matrix_case.py",
         folder,
         str(models),
-        model.kind,
         on.engine,
-        model.dtype,
         mends,
-        variables=dict(model.variables),
+        json.dumps(each),
+        variables=dict(first.variables),
         version=on.version,
         speculators=on.speculators,
-        timeout=400,
+        timeout=200 + 100 * len(group),
     )
-    return Found(**found)
+    return {case: Found(**found[case[0]]) for case in group}
 
 
 def make_models(folder: Path, smollm2: Path) -> dict[str, float]:

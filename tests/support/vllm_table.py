@@ -18,13 +18,13 @@ from eagle3_console import demo
 
 from . import vllm_env
 from . import vllm_matrix as matrix
-from .vllm_matrix import HINDERED, MODELS, STACKS, Found
+from .vllm_matrix import HINDERED, MODELS, STACKS, Case, Found
 
 JSON = vllm_env.ROOT / "docs" / "extraction.json"
 PAGE = vllm_env.ROOT / "docs" / "extraction.md"
 _BEGIN, _END = "<!-- matrix -->", "<!-- end of the matrix -->"
 
-Figures = dict[tuple[str, str], Found]
+Figures = dict[Case, Found]
 
 
 def main(wanted: Sequence[str]) -> int:
@@ -41,25 +41,29 @@ def main(wanted: Sequence[str]) -> int:
     return int(bool(wrong))
 
 
-def run(folder: Path, wanted: Sequence[tuple[str, str]]) -> None:
+def run(folder: Path, wanted: Sequence[Case]) -> None:
     models = folder / "models"
     models.mkdir()
     matrix.make_models(models, demo.files().model)
-    for name, stack in wanted:
-        place = folder / f"{name}@{stack}"
+    for number, group in enumerate(matrix.groups(wanted)):
+        place = folder / str(number)
         place.mkdir()
-        found = matrix.measure(name, stack, models, place)
-        print(f"{name}@{stack}: {found}", file=sys.stderr, flush=True)
-        keep({**kept(), (name, stack): found})
+        try:
+            found = matrix.measure(group, models, place)
+        except AssertionError as error:  # the process died: what it said is in the text
+            found = {case: Found(failed=str(error)[-2000:]) for case in group}
+        for case, figures in found.items():
+            print("@".join(case), figures, file=sys.stderr, flush=True)
+        keep({**kept(), **found})
         shutil.rmtree(place)
 
 
-def _case(text: str) -> tuple[str, str]:
+def _case(text: str) -> Case:
     name, stack = text.split("@")
     return name, stack
 
 
-def _right(case: tuple[str, str], found: Found) -> bool:
+def _right(case: Case, found: Found) -> bool:
     if case in HINDERED:
         return bool(found.failed)
     return not found.failed and max(found.errors) <= MODELS[case[0]].tolerance

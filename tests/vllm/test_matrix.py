@@ -5,6 +5,8 @@ A part of ``make matrix``, whose table stands in docs/extraction.md: every model
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,19 +23,38 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, fl
     return folder, matrix.make_models(folder, needs.made_demo().model)
 
 
-@pytest.mark.parametrize(("name", "stack"), matrix.CI)
+@pytest.fixture(scope="module")
+def measured(
+    models: tuple[Path, dict[str, float]], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[matrix.Case], matrix.Found]:
+    """Measures the case, and with it what shares its process."""
+
+    @cache
+    def group_of(number: int) -> dict[matrix.Case, matrix.Found]:
+        return matrix.measure(groups[number], models[0], tmp_path_factory.mktemp("case"))
+
+    def figures(case: matrix.Case) -> matrix.Found:
+        (number,) = (i for i, group in enumerate(groups) if case in group)
+        return group_of(number)[case]
+
+    groups = matrix.groups(matrix.CI)
+    return figures
+
+
+@pytest.mark.parametrize("case", matrix.CI, ids="@".join)
 def test_every_layer_is_that_of_transformers(
-    models: tuple[Path, dict[str, float]], tmp_path: Path, name: str, stack: str
+    models: tuple[Path, dict[str, float]],
+    measured: Callable[[matrix.Case], matrix.Found],
+    case: matrix.Case,
 ) -> None:
-    folder, neighbours = models
-    model, on = matrix.MODELS[name], matrix.STACKS[stack]
+    model, on = matrix.MODELS[case[0]], matrix.STACKS[case[1]]
     needs.vllm_python(on.version, on.speculators)
-    found = matrix.measure(name, stack, folder, tmp_path)
+    found = measured(case)
     print(found)
     assert found.failed == ""
     assert found.dtype == model.dtype
     assert {i: e for i, e in enumerate(found.errors) if not e <= model.tolerance} == {}
-    assert neighbours[model.kind] > 5 * model.tolerance, "a layer off by one would pass unseen"
+    assert models[1][model.kind] > 5 * model.tolerance, "a layer off by one would pass unseen"
 
 
 def test_ci_leaves_out_no_model_and_no_stack() -> None:

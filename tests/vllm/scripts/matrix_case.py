@@ -1,6 +1,7 @@
-"""matrix_case.py REPORT FOLDER MODELS KIND ENGINE DTYPE MENDS: one engine over one checkpoint.
+"""matrix_case.py REPORT FOLDER MODELS ENGINE MENDS CASES: one engine over some checkpoints.
 
-The report holds the error of every layer, or the reason why there is none.
+CASES are [name, kind, dtype]. The report holds for each the error of every layer, or the reason
+why there is none.
 """
 
 from __future__ import annotations
@@ -17,30 +18,30 @@ from support import vllm_matrix as matrix
 from support import vllm_mends
 
 
-def main(
-    report: str, folder: str, models: str, kind: str, engine: str, dtype: str, mends: str
-) -> None:
+def main(report: str, folder: str, models: str, engine: str, mends: str, cases: str) -> None:
     vllm_mends.use(json.loads(mends), Path(folder))
-    place = Path(models) / kind
-    rows = json.loads((place / "rows.json").read_text())
-    began = time.monotonic()
-    try:
-        found = measure(place, rows, Path(folder), engine, dtype)
-    except Exception as error:
-        traceback.print_exc()
-        found = {"failed": f"{type(error).__name__}: {error}"}
-    found["seconds"] = round(time.monotonic() - began, 1)
+    found = {}
+    for name, kind, dtype in json.loads(cases):
+        own = Path(folder) / name
+        own.mkdir()
+        began = time.monotonic()
+        try:
+            found[name] = measure(Path(models) / kind, own, engine, dtype)
+        except Exception as error:
+            traceback.print_exc()
+            found[name] = {"failed": f"{type(error).__name__}: {error}"}
+        found[name]["seconds"] = round(time.monotonic() - began, 1)
+        print(name, found[name], flush=True)
     Path(report).write_text(json.dumps(found))
 
 
-def measure(
-    place: Path, rows: Sequence[Sequence[int]], folder: Path, name: Any, dtype: Any
-) -> dict[str, Any]:
+def measure(place: Path, folder: Path, name: Any, dtype: Any) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     from eagle3_agent.worker import engines
     from eagle3_agent.worker.engines.base import Output, Sample
 
+    rows = json.loads((place / "rows.json").read_text())
     truth = load_file(place / "truth.safetensors")
     layers = matrix.order(len(truth["0"]))
     asked = matrix.profile(json.loads((place / "checkpoint.json").read_text()), name, dtype, layers)
