@@ -77,7 +77,7 @@ def tokenizer(template: str, folder: Path | None = None) -> Any:
     The one of ``folder``, or one token a byte with a few merges: two line breaks are one token, as
     in most vocabularies, so that a header and an answer can grow together.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     if folder is None:
@@ -90,7 +90,10 @@ def tokenizer(template: str, folder: Path | None = None) -> Any:
     else:
         made = PreTrainedTokenizerFast.from_pretrained(str(folder))
     missing = [mark for mark in chat_templates.SPECIAL if mark not in made.get_vocab()]
-    made.add_special_tokens({"additional_special_tokens": missing})
+    made.add_special_tokens(
+        # as Phi-3's: a mark takes the white space after it along
+        {"additional_special_tokens": [AddedToken(m, rstrip=m == "<|im_end|>") for m in missing]}
+    )
     made.chat_template = chat_templates.ALL[template]
     return made
 

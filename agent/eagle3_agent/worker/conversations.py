@@ -47,6 +47,7 @@ class ChatEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._marked: dict[bool, bool] = {}
+        self._special = tokenizer.get_added_vocab() if tokenizer.is_fast else {}
 
     def encode(self, messages: list[Message], tools: Any = None) -> Encoded:
         """Raises RowError, also when the template refuses the conversation."""
@@ -109,26 +110,23 @@ class ChatEncoder:
         Before other messages a template may drop its thinking, and close it with another mark.
         """
         beyond = _end_of(content, turn)
-        for cut in range(beyond):
+        first = text[start : start + 1]
+        cuts = [cut for cut in range(beyond) if turn[cut] == first]
+        for cut in cuts:
             if text.startswith(turn[cut:], start):
                 return start + len(turn) - cut
-        special = self._tokenizer.get_added_vocab() if self._tokenizer.is_fast else {}
         if beyond == len(turn):
-            beyond -= max((len(mark) for mark in special if turn.endswith(mark)), default=0)
-        for cut in range(beyond):
-            if text.startswith(turn[cut:beyond], start):
-                return self._closed(text, start + beyond - cut, set(special.values()))
+            beyond -= max((len(mark) for mark in self._special if turn.endswith(mark)), default=0)
+        for cut in cuts:
+            if cut < beyond and text.startswith(turn[cut:beyond], start):
+                return self._closed(text, start + beyond - cut)
         return 0
 
-    def _closed(self, text: str, end: int, special: set[int]) -> int:
+    def _closed(self, text: str, end: int) -> int:
         """The end of the special token that follows ``end`` and white space; 0 for none."""
-        if not special:
-            return 0
-        made = self._tokenize(text, return_offsets_mapping=True)
-        for token, (low, high) in zip(made["input_ids"], made["offset_mapping"]):
-            if low >= end and token in special:
-                return 0 if text[end:low].strip() else int(high)
-        return 0
+        after = text[end:].lstrip()
+        mark = max((mark for mark in self._special if after.startswith(mark)), key=len, default="")
+        return len(text) - len(after) + len(mark) if mark else 0
 
     def _header(
         self, turn: str, before: list[Message], content: str, options: dict[str, Any]
@@ -138,15 +136,18 @@ class ChatEncoder:
         Such a template renders the same with and without one, so that the turn still holds the
         header of its role; none where nothing but white space stands before the answer.
         """
+        answer = content.strip()
+        if answer and turn.lstrip().startswith(answer):
+            return 0
         if self._render(before, True, options) != self._render(before, False, options):
             return 0
-        found = turn.find(content) if content in turn else turn.find(content.strip())
-        if not content.strip() or found < 0:
+        found = turn.find(content) if content in turn else turn.find(answer)
+        if not answer or found < 0:
             raise RowError(
                 f"message {len(before) + 1} cannot be told from its header: the chat template has "
                 "no generation prompt"
             )
-        return found if turn[:found].strip() else 0
+        return found
 
     def _start(self, text: str, before: list[Message], options: dict[str, Any]) -> int:
         """Where the answer after ``before`` begins: behind the template's generation prompt."""
@@ -174,11 +175,14 @@ class ChatEncoder:
         made = self._tokenize(text, return_offsets_mapping=True)
         ids = list(made["input_ids"])
         mask = [0] * len(ids)
+        special = set(self._special.values())
         ordered = iter(sorted(spans))
         start, end = next(ordered)
         for token, (low, high) in enumerate(made["offset_mapping"]):
             while low >= end:
                 start, end = next(ordered, (len(text), len(text) + 1))
+            if ids[token] in special:  # some take the white space after them along
+                high = low + len(text[low:high].rstrip())
             if start <= low and high <= end and low < high:
                 mask[token] = 1
         return Encoded(ids, mask)
