@@ -227,6 +227,17 @@ def test_an_engine_that_only_watches_learns_of_a_full_disk(work: Work) -> None:
     assert looks < 10_000_000
 
 
+def test_a_full_disk_under_the_run_s_own_folder_is_named_too(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(ledger: Ledger, line: object) -> None:
+        raise OSError(28, os.strerror(28), "/state/0001/samples.jsonl")
+
+    monkeypatch.setattr(Ledger, "append", full)
+    text = work.failure("0001", Engine())
+    assert text.startswith("OutputError: no space left on /state/0001/samples.jsonl: free some")
+
+
 def test_an_engine_s_own_error_stays_the_cause(work: Work) -> None:
     def extract(engine: Engine, samples: Iterator[Sample], output: Output, watch: Watch) -> None:
         next(samples)

@@ -198,7 +198,7 @@ def _fault(bench: Bench) -> Fault:
 def test_a_full_disk_is_told_once_and_stops_everything(bench: Bench, number: int) -> None:
     def save(item: Item, output: Output, file: Sink) -> None:
         file.write(b"x" * 100)
-        raise OSError(number, os.strerror(number))
+        raise OSError(number, os.strerror(number), str(bench.folder / ".data_0.pt.1.partial"))
 
     _submit_until_it_fails(bench, bench.pool(save))
     found = _fault(bench)

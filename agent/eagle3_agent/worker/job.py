@@ -20,12 +20,14 @@ from eagle3_agent.runs import RunFolder, RunRecord
 from . import engines, extras, feed, manifest, model_info, plan, prepare, resume
 from .dataset import Dataset
 from .engines.base import Engine, Loaded, Output, Sample
+from .errors import OutputError
 from .manifest import Marker
 from .model_info import ITEM_SIZE, ModelInfo
 from .progress import Bounds, Meter, Reporter
 from .resume import Kept
 from .writing import bounds
 from .writing.ledger import Follower
+from .writing.pool import PoolFailed
 
 _WARMUP_TOKENS = 16
 
@@ -198,9 +200,11 @@ class Job:
         samples = awaited.ask(chain([first], samples))
         try:
             engine.extract(samples, output, reporter.check)
-        except Exception:
+        except Exception as error:
             # where the writers have told a cause, it says more than what it did to the engine
             reporter.finish()
+            if isinstance(error, PoolFailed):  # whose cause could not be told
+                raise OutputError(str(error)) from error
             raise
         reporter.finish()
         awaited.settle(samples)

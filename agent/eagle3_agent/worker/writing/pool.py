@@ -165,15 +165,17 @@ class Pool:
 
     def _work(self) -> None:
         while (item := self._next()) is not None:
-            began = time.perf_counter()
+            began = None
             try:
+                item.ready()
+                began = time.perf_counter()
                 self._write(item)
             except files.Stopped:
                 pass
             except BaseException as error:  # told to the run, which ends
                 self._fail(error)
             finally:
-                self._done(item, time.perf_counter() - began)
+                self._done(item, 0.0 if began is None else time.perf_counter() - began)
         self._drop_waiting()
 
     def _next(self) -> Item | None:
@@ -204,7 +206,6 @@ class Pool:
             self._done(item, 0.0)
 
     def _write(self, item: Item) -> None:
-        item.ready()
         name = manifest.file_name(item.index, self._output.kind)
         temporary = self._folder / manifest.partial_name(name, os.getpid())
         try:
@@ -263,8 +264,8 @@ def _explained(error: BaseException, folder: Path) -> Fault:
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         return Fault(f"{type(error).__name__}: {error}".rstrip(": "), trace[-16_000:], "capture")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        # the ledger and the manifest name themselves; a sample's file is the output folder's
-        place = error.filename or folder
+        path = Path(str(error.filename or folder))  # the ledger lies on another disk, perhaps
+        place = folder if path.parent == folder else path
         return Fault(f"no space left on {place}", "free some, then resume the run", "full")
     reason = error.strerror or error
     return Fault(f"{folder} cannot be written ({reason})", "resume the run once it can")
