@@ -67,7 +67,7 @@ def load(profile: Profile, info: ModelInfo, asked: ReferenceDtype, longest: int)
 
     Raises NoReference when there is no room for it or the library cannot load it.
     """
-    dtype = _dtype(info, asked, longest)
+    dtype = choose_dtype(info, asked, longest)
     everything = CaptureSection(tuple(range(info.layers)))
     engine = TransformersEngine(dtype=dtype, device="cpu")
     try:
@@ -108,7 +108,7 @@ def quantisation(path: Path) -> str:
         return ""
 
 
-def _dtype(info: ModelInfo, asked: ReferenceDtype, longest: int) -> str:
+def choose_dtype(info: ModelInfo, asked: ReferenceDtype, longest: int) -> str:
     """What the reference runs in; raises NoReference with the arithmetic."""
     method = quantisation(info.path)
     package = _PACKAGES.get(method, "")
@@ -140,7 +140,7 @@ def _dtype(info: ModelInfo, asked: ReferenceDtype, longest: int) -> str:
 
 def available() -> int | None:
     """Bytes of host memory that can be had without swapping, within the container's own limit."""
-    found = [n for n in (_host_memory(), _container_memory()) if n is not None]
+    found = [n for n in (_host_memory(), container_memory()) if n is not None]
     return min(found, default=None)
 
 
@@ -154,7 +154,7 @@ def _host_memory() -> int | None:
     return None
 
 
-def _container_memory(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+def container_memory(root: Path = Path("/sys/fs/cgroup")) -> int | None:
     """What the limit of this process's own group (cgroup v2) leaves; None without a limit."""
     try:
         limit = int((root / "memory.max").read_text())  # "max" without one
