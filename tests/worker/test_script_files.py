@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,6 +277,56 @@ def test_a_file_is_judged_when_it_is_whole_and_again_when_it_changes(
     monkeypatch.setenv("PYTHONPATH", str(tiny.AGENT))
     looked = int(tiny.run_python(python, _GROWING, str(tmp_path)))
     assert looked <= 6  # each state of each file once, however often the folder was looked at
+
+
+#: In a mount of its own, which is gone with it: 256 KiB for what torch.save writes.
+_SMALL = 'mount -t tmpfs -o size=256k tmpfs "$1" && exec "$2" -c "$3" "$1"'
+
+_SAVING = """
+import errno, os, sys, torch
+from pathlib import Path
+from eagle3_agent.worker.script import saving
+
+out = Path(sys.argv[1])
+saving.apply(out)
+saving.apply(out)
+try:
+    torch.save({"x": torch.zeros(1 << 20)}, out / "data_0.pt")
+except OSError as error:
+    print(error.errno == errno.ENOSPC, error.filename == str(out / "data_0.pt"), os.listdir(out))
+seen = []
+os.replace = lambda old, new, real=os.replace: (seen.append(os.path.basename(new)), real(old, new))
+os.chdir(out)
+for path in (out / "data_1.pt", "data_2.pt", "data_03x.pt", out / "notes.pt"):
+    torch.save({"x": 1}, path)
+with open("data_4.pt", "wb") as file:
+    torch.save({"x": 1}, file)
+print(seen, sorted(os.listdir(out)))
+"""
+
+
+def test_a_sample_is_saved_whole_or_not_at_all_and_other_files_as_ever(
+    python: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [
+            *("unshare", "--mount", "--map-root-user", "sh", "-c", _SMALL, "sh"),
+            *(str(tmp_path), str(python), _SAVING),
+        ],
+        env={**os.environ, "PYTHONPATH": str(tiny.AGENT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    full, usual = done.stdout.splitlines()
+    assert full == "True True []"
+    assert usual == (
+        "['data_1.pt', 'data_2.pt'] "
+        "['data_03x.pt', 'data_1.pt', 'data_2.pt', 'data_4.pt', 'notes.pt']"
+    )
 
 
 #: The other format: a good file, one that is cut off, one with a layer too few, other tokens.
