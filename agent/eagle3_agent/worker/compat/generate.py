@@ -7,29 +7,16 @@ in the order of names) make way for ``driver`` and the capture core.
 
 from __future__ import annotations
 
-import ast
 from functools import wraps
 from typing import Any
 
 from eagle3_agent.worker.capture.extension import EXTENSION
 
+from . import loops
 from .driver import Driver, call
-from .patch import Patch, Settings, Verdict, generator_module, replace, wrap
-from .sources import (
-    GENERATOR,
-    GENERATOR_CLASS,
-    Sources,
-    UnreadableError,
-    parameters,
-    passed,
-    shown,
-    takes_anything,
-)
+from .patch import Patch, Settings, generator_module, replace, wrap
+from .sources import GENERATOR_CLASS
 
-_EXECUTOR = "vllm.v1.executor.multiproc_executor"
-_EXTENSION = "speculators.data_generation.custom_worker"
-_EXTENSION_CLASS = "HiddenStatesWorkerExtension"
-_GENERATE = f"{GENERATOR_CLASS}.generate"
 _PATCH = "speculators/generate"
 
 #: The generator's attribute that says how the states are had.
@@ -155,134 +142,6 @@ def _as_tensor(array: Any, dtype: str) -> Any:
     return tensor.view(getattr(torch, dtype)) if tensor.element_size() == 2 else tensor
 
 
-# ------------------------------------------------------------------ probes
-
-
-def _probe_reply_shape(sources: Sources) -> Verdict:
-    generate = sources.function(GENERATOR, _GENERATE)
-    calls = sources.calls(GENERATOR, _GENERATE, "collective_rpc")
-    unique = [c for c in calls if passed(c, "unique_reply_rank") is not None]
-    if not unique:
-        return "not-needed", "generate() asks for no single worker's reply"
-    asked = shown(unique[0], 120)
-    takes_first = _takes_first(generate, unique[0])
-    rpc = sources.function(_EXECUTOR, "MultiprocExecutor.collective_rpc")
-    single = [
-        n for n in ast.walk(rpc) if isinstance(n, ast.IfExp) and ast.unparse(n.body).endswith("[0]")
-    ]
-    seen = f"generate() takes {'[0] of ' if takes_first else ''}{asked}; collective_rpc returns "
-    seen += f"`{shown(single[0])}`" if single else "a list"
-    return ("needed" if takes_first == bool(single) else "not-needed"), seen
-
-
-def _takes_first(function: ast.AST, call: ast.Call) -> bool:
-    """Whether ``[0]`` is taken of the call, or of the name that it is assigned to."""
-    named = {
-        target.id
-        for node in ast.walk(function)
-        if isinstance(node, ast.Assign) and node.value is call
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    return any(
-        isinstance(node, ast.Subscript)
-        and ast.unparse(node.slice) == "0"
-        and (node.value is call or (isinstance(node.value, ast.Name) and node.value.id in named))
-        for node in ast.walk(function)
-    )
-
-
-def _probe_two_phases(sources: Sources) -> Verdict:
-    called = bool(sources.calls(GENERATOR, _GENERATE, "sample_tokens"))
-    says = f"generate() calls {'it' if called else 'execute_model alone'}"
-    if not sources.has("vllm.v1.executor.abstract", "Executor.sample_tokens"):
-        return ("needed" if called else "not-needed"), f"Executor has no sample_tokens; {says}"
-    method = sources.function("vllm.v1.executor.abstract", "Executor.sample_tokens")
-    return ("not-needed" if called else "needed"), f"Executor has {shown(method)}; {says}"
-
-
-def _probe_whole_prompts(sources: Sources) -> Verdict:
-    ends = [c for c in _loop_calls(sources) if _named(c, "finish_requests")]
-    if not ends:
-        return "not-needed", "generate() does not end requests in its scheduling loop"
-    return "needed", f"after each step generate() calls {shown(ends[0])} for what was scheduled"
-
-
-def _probe_held(sources: Sources) -> Verdict:
-    inside = [c for c in _loop_calls(sources) if _named(c, "finish_requests")]
-    after = sources.calls(GENERATOR, _GENERATE, "finish_requests")
-    if inside or not after:
-        return "not-needed", "generate() holds no request until its loop is over"
-    return "needed", f"generate() calls {shown(after[0])} once its loop is over, and not before"
-
-
-def _probe_sample_order(sources: Sources) -> Verdict:
-    for found in sources.calls(GENERATOR, _GENERATE, "sorted"):
-        if "req" in ast.unparse(found):
-            return "needed", f"generate() returns the samples in the order of {shown(found)}"
-    return "not-needed", "generate() returns the samples in the order of the call"
-
-
-def _loop_calls(sources: Sources) -> list[ast.Call]:
-    """Calls within generate()'s scheduling loop; raises UnreadableError when it has none."""
-    loops = [
-        n for n in ast.walk(sources.function(GENERATOR, _GENERATE)) if isinstance(n, ast.While)
-    ]
-    if not loops:
-        raise UnreadableError("generate() has no scheduling loop")
-    return [c for n in loops for c in ast.walk(n) if isinstance(c, ast.Call)]
-
-
-def _named(call: ast.Call, name: str) -> bool:
-    return ast.unparse(call.func).endswith(name)
-
-
-def _probe_layer_order(sources: Sources) -> Verdict:
-    setup = f"{_EXTENSION_CLASS}._setup_hidden_states_capture"
-    found = sources.calls(_EXTENSION, setup, "frozenset")
-    if not found:
-        return "not-needed", f"{setup} keeps the layers as they are"
-    return "needed", f"{setup} keeps {shown(found[0])}"
-
-
-def _probe_replaced_forward(sources: Sources) -> Verdict:
-    function = sources.function(_EXTENSION, "_patched_forward")
-    uses = [
-        call
-        for name in ("get_input_embeddings", "embed_input_ids")
-        for call in sources.calls(_EXTENSION, "_patched_forward", name)
-    ]
-    text = f", which calls {shown(uses[0])}" if uses else ""
-    return "needed", f"speculators replaces the model's forward by {shown(function)}{text}"
-
-
-def _probe_refusals(sources: Sources) -> Verdict:
-    generate = sources.function(GENERATOR, _GENERATE)
-    cuts = [n for n in ast.walk(generate) if isinstance(n, ast.Slice) and n.upper is not None]
-    if "vocab" in ast.unparse(generate):
-        raise UnreadableError("generate() speaks of the vocabulary in a way this probe cannot read")
-    text = f"cuts `[{shown(cuts[0])}]`, " if cuts else ""
-    return "needed", f"generate() {text}checks neither empty rows nor ids against the vocabulary"
-
-
-def _probe_finished(sources: Sources) -> Verdict:
-    _loop_calls(sources)
-    generate = sources.function(GENERATOR, _GENERATE)
-    loop = next(n for n in ast.walk(generate) if isinstance(n, ast.While))
-    return "needed", f"the loop `while {shown(loop.test, 120)}` drops the last, empty output"
-
-
-def _probe_request(sources: Sources) -> Verdict:
-    call = sources.generator_call("Request")
-    init = sources.function("vllm.v1.request", "Request.__init__")
-    known = parameters(init)
-    unknown = [k.arg for k in call.keywords if k.arg not in known]
-    seen = f"vLLM has Request.{shown(init)}"
-    if unknown and not takes_anything(init):
-        return "needed", f"{seen}; the generator passes {', '.join(map(str, unknown))}"
-    return "not-needed", f"{seen}; every argument that the generator passes is known"
-
-
 def _patch(
     name: str, title: str, symptom: str, cause: str, change: str, until: str, probe: Any
 ) -> Patch:
@@ -300,7 +159,7 @@ PATCHES = (
         "names an own worker extension: vLLM's SupportsEagle3 where it can name the layers, "
         "forward hooks on decoder layers elsewhere",
         "speculators captures through vLLM's own interface (0.5)",
-        _probe_replaced_forward,
+        loops.probe_replaced_forward,
     ),
     _patch(
         "reply-shape",
@@ -309,7 +168,7 @@ PATCHES = (
         "with unique_reply_rank, collective_rpc returns the reply and no longer a list of one",
         "every worker answers each step, and the first one's states are taken",
         "speculators drops the [0]",
-        _probe_reply_shape,
+        loops.probe_reply_shape,
     ),
     _patch(
         "two-phase-step",
@@ -318,7 +177,7 @@ PATCHES = (
         "vLLM split a step in two",
         "calls sample_tokens(None) where execute_model returns None",
         "speculators calls sample_tokens",
-        _probe_two_phases,
+        loops.probe_two_phases,
     ),
     _patch(
         "whole-prompts",
@@ -328,7 +187,7 @@ PATCHES = (
         "rows are cut by offsets in the order of the call, and the worker's order differs",
         "ends a request when its prompt is computed; rows carry the request's id and place",
         "speculators follows requests over steps (0.5)",
-        _probe_whole_prompts,
+        loops.probe_whole_prompts,
     ),
     _patch(
         "held-requests",
@@ -339,7 +198,7 @@ PATCHES = (
         "another, and counts on when one is preempted and begins again",
         "ends a request when its prompt is computed; rows carry the request's id and place",
         "speculators ends requests one by one",
-        _probe_held,
+        loops.probe_held,
     ),
     _patch(
         "sample-order",
@@ -348,7 +207,7 @@ PATCHES = (
         "0.4 returns the samples in the order of their names as text, where 10 precedes 2",
         "returns them in the order of the call",
         "speculators returns them in the order of the call",
-        _probe_sample_order,
+        loops.probe_sample_order,
     ),
     _patch(
         "layer-order",
@@ -357,7 +216,7 @@ PATCHES = (
         "layer ids are kept as a set, and states come in the order of the model",
         "puts the states in the order of layer_ids, repeats repeated",
         "speculators keeps the order",
-        _probe_layer_order,
+        loops.probe_layer_order,
     ),
     _patch(
         "refuse-rows",
@@ -368,7 +227,7 @@ PATCHES = (
         "an empty row comes back as [0, hidden]; the others are named in one error, before "
         "anything is queued; a failed call leaves nothing behind",
         "speculators checks its input",
-        _probe_refusals,
+        loops.probe_refusals,
     ),
     _patch(
         "finished-requests",
@@ -377,7 +236,7 @@ PATCHES = (
         "the scheduler's last, empty output carries the finished ids and is not sent",
         "sends it",
         "speculators sends it",
-        _probe_finished,
+        loops.probe_finished,
     ),
     _patch(
         "request-arguments",
@@ -386,6 +245,6 @@ PATCHES = (
         "parameters of Request come and go between releases",
         "leaves out arguments that the installed Request does not take",
         "the arguments fit the signature",
-        _probe_request,
+        loops.probe_request,
     ),
 )
