@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from eagle3_agent.protocol.values import PatchFinding
-from eagle3_agent.worker.compat import config, imports, patch, registry, runner
+from eagle3_agent.worker.compat import config, imports, kv_cache, patch, registry, runner
 from eagle3_agent.worker.compat.generate import RefusedRowsError
 from eagle3_agent.worker.compat.patch import Settings, replace
 from eagle3_agent.worker.compat.sources import Sources, UnreadableError, parameters, shown
@@ -145,6 +145,40 @@ def test_chunked_prefill_is_switched_on_once(monkeypatch: pytest.MonkeyPatch) ->
         _apply(config.PATCHES, "speculators/chunked-prefill")
         module.SchedulerConfig(max_num_seqs=32)
     assert calls == [{"max_num_seqs": 32, "enable_chunked_prefill": True}] * 2
+
+
+CONFIG = SimpleNamespace(
+    cache_config=SimpleNamespace(block_size=32),
+    parallel_config=SimpleNamespace(decode_context_parallel_size=2),
+)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "given", "passed"),
+    [
+        ("", {"block_size": 16}, {}),
+        ("block_size", {}, {"block_size": 64}),
+        ("block_size", {"block_size": 16}, {"block_size": 64}),
+        ("block_size, hash_block_size=None", {}, {"block_size": 64}),
+        ("block_size, hash_block_size", {}, {"block_size": 64, "hash_block_size": 64}),
+    ],
+)
+def test_the_scheduler_gets_the_block_sizes_that_it_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+    parameters: str,
+    given: dict[str, int],
+    passed: dict[str, int],
+) -> None:
+    scope: dict[str, Any] = {}
+    names = [name.partition("=")[0].strip() for name in parameters.split(",") if name]
+    taken = ", ".join(f"{name}={name}" for name in names)
+    text = f"class Scheduler:\n def __init__(self, vllm_config, {parameters}):\n"
+    exec(f"{text}  self.passed = dict({taken})", scope)  # noqa: S102
+    module = SimpleNamespace(Scheduler=scope["Scheduler"])
+    monkeypatch.setattr(kv_cache, "generator_module", lambda: module)
+    _apply(kv_cache.PATCHES, "speculators/scheduler-block-size")
+    found = module.Scheduler(vllm_config=CONFIG, **given).passed
+    assert {name: value for name, value in found.items() if value is not None} == passed
 
 
 @pytest.mark.parametrize(("theirs", "found"), [(None, "0"), ("1", "1")])

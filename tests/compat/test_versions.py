@@ -69,6 +69,23 @@ def test_what_a_pair_needs(tmp_path: Path, vllm: str, speculators: str) -> None:
     assert all(f.evidence for f in found)
 
 
+@pytest.mark.parametrize("speculators", SPECULATORS)
+@pytest.mark.parametrize(
+    ("changes", "patch"),
+    [
+        ({"eos": ""}, "speculators/request-arguments"),
+        ({"block_size": "block_size, hash_block_size, "}, "speculators/scheduler-block-size"),
+        ({"kv_specs": "kv_cache_specs, "}, "speculators/cache-config"),
+    ],
+)
+def test_a_nightly_build_is_judged_by_its_signatures(
+    tmp_path: Path, speculators: str, changes: dict[str, str], patch: str
+) -> None:
+    found = registry.findings(sources(tmp_path, "0.15.1", speculators, vllm_changes=changes))
+    assert registry.undecided(found) == []
+    assert [f.status for f in found if f.patch == patch] == ["needed"]
+
+
 @pytest.mark.parametrize(
     ("changes", "patch", "evidence"),
     [
@@ -80,7 +97,7 @@ def test_what_a_pair_needs(tmp_path: Path, vllm: str, speculators: str) -> None:
 def test_what_no_release_has_cannot_be_told(
     tmp_path: Path, changes: dict[str, str], patch: str, evidence: str
 ) -> None:
-    found = registry.findings(sources(tmp_path, "0.16.0", "0.3.0", changes))
+    found = registry.findings(sources(tmp_path, "0.16.0", "0.3.0", changes, changes))
     assert [f.patch for f in registry.undecided(found)] == [patch]
     assert evidence in registry.undecided(found)[0].evidence
 

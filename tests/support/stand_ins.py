@@ -246,10 +246,14 @@ _GENERATIONS: dict[str, dict[str, str]] = {
 
 
 def sources(
-    root: Path, vllm: str, speculators: str, changes: Mapping[str, str] | None = None
+    root: Path,
+    vllm: str,
+    speculators: str,
+    changes: Mapping[str, str] | None = None,
+    vllm_changes: Mapping[str, str] | None = None,
 ) -> Sources:
-    """Write both under ``root``; ``changes`` are put over what the release has."""
-    slots = {**at(vllm), **(changes or {})}
+    """Write both under ``root``; changes are put over what speculators and vLLM have."""
+    slots = {**at(vllm), **(vllm_changes or {})}
     files = {name: _filled(text, slots) for name, text in _FILES.items()}
     if not slots["hashing"]:
         del files["vllm/utils/hashing.py"]
