@@ -51,7 +51,7 @@ folder = there.with_name("broken")
 broken = replace(profile, output=replace(profile.output, dir=str(folder)))
 lines = {e["index"]: e for e in map(json.loads, (there / "manifest.jsonl").open())}
 count = len(lines)
-right = verify.verify(profile, verify.Asked(count, 0, dtype), complete=True)
+right = verify.verify(profile, verify.Asked(12, 0, dtype), complete=True)
 shutil.copytree(there, folder)
 model = transformers.AutoModelForCausalLM.from_pretrained(profile.model.path, dtype=torch.bfloat16)
 asked = list(profile.capture.layers)
@@ -97,8 +97,7 @@ def play(
 ) -> Played:
     """Run the worker over ``texts`` (token ids) once for each fault, and break each sample.
 
-    Every fault is played on each text that is long enough; between two broken samples stands
-    a sound one.
+    Every fault is played on each text that is long enough; the last sample of each text is sound.
     """
     rows: list[dict[str, Any]] = []
     samples: dict[str, list[int]] = {name: [] for name in bugs}
@@ -108,7 +107,8 @@ def play(
             if len(ids) >= bug.least:
                 samples[name].append(len(rows))
                 codes[len(rows)] = bug.code
-                rows += [_row(ids, turn), _row(ids[::-1], turn + 1)]
+                rows.append(_row(ids, turn))
+    rows += [_row(ids, len(bugs)) for ids in texts]
     root.mkdir()
     data = tiny.write_jsonl(root / "data.jsonl", rows)
     asked = tiny.profile(python, model, data, root / "out", layers=layers)

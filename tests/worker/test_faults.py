@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from eagle3_agent.protocol.values import ReferenceDtype
+from eagle3_agent.protocol import from_json
+from eagle3_agent.protocol.values import ReferenceDtype, VerifyReport
 from support import tiny
 from support.faults import Bug, Played, play, told
 
@@ -185,7 +187,7 @@ def played(
 
 def test_right_states_pass(played: Played) -> None:
     assert played.right.ok, played.right
-    assert len(played.right.checked) == played.right.files
+    assert {check.tokens for check in played.right.checked} == {len(ids) for ids in _TEXTS}
     assert all(check.ok and not check.faults for check in played.right.checked)
 
 
@@ -193,6 +195,7 @@ def test_nothing_is_said_of_sound_samples_among_broken_ones(played: Played) -> N
     broken = {index for some in played.samples.values() for index in some}
     wrong = {check.index for check in played.wrong.checked if not check.ok}
     assert wrong <= broken
+    assert len(played.wrong.checked) >= len(broken) + len(_TEXTS)
     assert not played.wrong.ok
 
 
@@ -210,3 +213,34 @@ def test_a_fault_is_named(name: str, played: Played) -> None:
             and set(bug.layers) <= set(fault["layers"])
         ]
         assert fitting, check
+
+
+_EXPERTS = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from eagle3_agent.protocol import dumps
+from eagle3_agent.runs import RunFolder
+from eagle3_agent.worker import verify
+profile = RunFolder(Path(sys.argv[1])).record().profile
+print(dumps([verify.verify(profile, verify.Asked(99, 0, d)) for d in ("float32", "checkpoint")]))
+"""
+
+
+def test_right_states_of_experts_in_bfloat16_pass(
+    python: Path, models: dict[tiny.Kind, Path], tmp_path: Path
+) -> None:
+    rows = [*tiny.rows(8, length=48), *({"input_ids": ids} for ids in _TEXTS)]
+    data = tiny.write_jsonl(tmp_path / "data.jsonl", rows)
+    asked = tiny.profile(python, models["moe"], data, tmp_path / "out", layers=_LAYERS)
+    run = tiny.make_run(
+        tmp_path / "run", replace(asked, model=replace(asked.model, dtype="bfloat16"))
+    )
+    assert tiny.work(run) == 0, run.output.read_text()
+    code = f"import sys; sys.path.insert(0, {str(tiny.AGENT)!r})\n{_EXPERTS}"
+    made = json.loads(tiny.run_python(python, code, str(run.path)).splitlines()[-1])
+    for report in (from_json(VerifyReport, value) for value in made):
+        assert report.dtype == "bfloat16"
+        assert report.reference_dtype == "float32"  # the checkpoint's own
+        assert report.ok, [check.why for check in report.checked if not check.ok]
+        assert len(report.checked) == 11

@@ -80,7 +80,7 @@ def _add(told: Told, kind: str, text: str, layer: int) -> None:
 
 
 def _places(case: Case) -> dict[int, Any]:
-    places = {p: s.float() for p, s in enumerate(case.trace.states)}
+    places = dict(enumerate(case.trace.states))
     if case.before is not None:
         places[BEFORE] = case.before
     if case.normed is not None:
@@ -128,7 +128,9 @@ def _fitting(case: Case, i: int, places: Mapping[int, Any]) -> dict[int, float]:
 
 def _whole(case: Case, i: int, places: Mapping[int, Any]) -> Origin | None:
     mine = case.captured[i].float()
-    return origins.whole(mine, places, case.tolerance) if len(mine) == len(places[0]) else None
+    if len(mine) != len(places[0]):
+        return None
+    return origins.whole(mine, places, case.asked[i], case.tolerance)
 
 
 def _tell_arrangement(told: Told, case: Case, fits: dict[int, dict[int, float]]) -> bool:

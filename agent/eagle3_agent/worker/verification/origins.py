@@ -1,7 +1,8 @@
 """Where states come from: which layer a whole tensor holds, which token or sample a row is of.
 
 Places count decoder layers; ``BEFORE`` is the input of layer 0, and the number of layers stands
-for the output of the final norm.  All tensors are float32 on the CPU.
+for the output of the final norm.  All tensors are on the CPU; what is captured is float32, a place
+is turned into it when it is looked at, so that a model's layers are not held twice.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ def fitting(captured: Any, places: Mapping[int, Any], tolerance: float) -> dict[
     return {p: error for p, error in found.items() if error <= tolerance}
 
 
-def whole(captured: Any, places: Mapping[int, Any], tolerance: float) -> Origin | None:
+def whole(captured: Any, places: Mapping[int, Any], own: int, tolerance: float) -> Origin | None:
     """Which of ``places`` the median token of ``captured`` fits best, or None.
 
-    As it stands, or up to a common factor where that fits far better.
+    As it stands, or up to a common factor where that fits far better; ``own`` where it fits about
+    as well as the best, since the first token's state hardly changes between some layers.
     """
     plain = {p: _median_error(captured, ref, 1.0) for p, ref in places.items()}
     factors = {p: _factor(captured, ref) for p, ref in places.items()}
@@ -57,12 +59,17 @@ def whole(captured: Any, places: Mapping[int, Any], tolerance: float) -> Origin 
         for p, ref in places.items()
         if abs(factors[p]) > 1e-6
     }
-    best = min(plain, key=lambda p: plain[p])
-    other = min(scaled, key=lambda p: scaled[p], default=best)
+    best, other = _best(plain, own, tolerance), _best(scaled, own, tolerance)
     rest = scaled.get(other, math.inf)
     if plain[best] <= tolerance and rest * _FAR_BETTER >= plain[best]:
         return Origin(best, 1.0)
     return Origin(other, factors[other]) if rest <= tolerance else None
+
+
+def _best(found: dict[int, float], own: int, tolerance: float) -> int:
+    best = min(found, key=lambda p: found[p], default=own)
+    near = max(2 * found.get(best, 0.0), tolerance / 10)
+    return own if found.get(own, math.inf) <= near else best
 
 
 def normalised(captured: Any, reference: Any, tolerance: float) -> tuple[float, float] | None:
@@ -148,11 +155,11 @@ def errors(captured: Any, reference: Any) -> Any:
 
 
 def _median_error(captured: Any, reference: Any, factor: float) -> float:
-    return float(errors(captured / factor, reference).nan_to_num(math.inf).median())
+    return float(errors(captured / factor, reference.float()).nan_to_num(math.inf).median())
 
 
 def _factor(captured: Any, reference: Any) -> float:
-    factor = float(_row_factors(captured, reference).nanmedian())
+    factor = float(_row_factors(captured, reference.float()).nanmedian())
     return factor if math.isfinite(factor) else 0.0
 
 

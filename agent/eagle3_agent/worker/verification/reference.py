@@ -87,12 +87,12 @@ def load(profile: Profile, info: ModelInfo, asked: ReferenceDtype, longest: int)
 def need(info: ModelInfo, dtype: str, longest: int) -> int:
     """Bytes of host memory for the weights in ``dtype`` and all layers' states of a sample.
 
-    A quantised checkpoint is held as it is stored, unless float32 is asked.
+    Of a quantised checkpoint the stored weights stay beside the decompressed ones: a layer of
+    compressed-tensors decompresses its weight in its first forward and keeps it.
     """
-    if quantisation(info.path) and dtype != "float32":
-        weights = float(info.weight_bytes)
-    else:
-        weights = info.weight_bytes / info.weight_width * ITEM_SIZE[dtype]
+    weights = info.weight_bytes / info.weight_width * ITEM_SIZE[dtype]
+    if quantisation(info.path):
+        weights += info.weight_bytes
     states = (info.layers + 1) * longest * info.hidden * ITEM_SIZE[dtype]
     return int(weights * _LOADING) + states + _BESIDE
 
