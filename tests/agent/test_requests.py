@@ -378,7 +378,10 @@ def test_verify_asks_the_profiles_interpreter(home: Home) -> None:
     report = wire.expect(Verified, Verify(0, run, 2)).report
     assert report.ok
     assert [c.index for c in report.checked] == [0, 1]
-    wire.expect(Verified, Verify(0, run, 0))
+    assert (report.seed, report.reference_dtype) == (None, "auto")
+    report = wire.expect(Verified, Verify(0, run, 0, 7, "checkpoint")).report
+    assert (report.seed, report.reference_dtype) == (7, "checkpoint")
+    assert wire.refused(Verify(0, run, 1, -1)).problem.code == "usage"
     assert wire.refused(Verify(0, run, -1)).problem.code == "usage"
 
 

@@ -261,7 +261,10 @@ def test_verify_is_the_exit_code(host: Bench, ok: bool, code: ExitCode) -> None:
     assert ran.code == code
     assert "1.23e-02" in ran.out
     assert ("NOT verified" in ran.out) is not ok
-    assert host.link.asked[0].samples == 5
+    assert host.link.asked[0] == Verify(0, "last", 5)
+    options = ("--samples", "2", "--seed", "7", "--dtype", "checkpoint")
+    host.run("verify", "local", "last", *options)
+    assert host.link.asked[-1] == Verify(0, "last", 2, 7, "checkpoint")
     assert host.run("verify", "local", "last", "--json").object["ok"] is ok
 
 

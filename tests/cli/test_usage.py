@@ -63,6 +63,8 @@ def test_the_first_help_names_every_command(host: Bench) -> None:
         ("gpus", "local", "--watch", "nan"),
         ("events", "local", "1", "--from", "-3"),
         ("verify", "local", "1", "--samples", "-1"),
+        ("verify", "local", "1", "--seed", "x"),
+        ("verify", "local", "1", "--dtype", "int4"),
         ("agent", "burn", "local"),
         ("runs", "local", "--js"),
     ],

@@ -187,6 +187,8 @@ def main(arguments: list[str]) -> None:
             "tolerance": 1e-5,
             "dtype": "float32",
             "seconds": 0.1,
+            "seed": int(rest[rest.index("--seed") + 1]) if "--seed" in rest else None,
+            "reference_dtype": rest[rest.index("--dtype") + 1],
         }
         report(rest[rest.index("--report") + 1], body)
 
