@@ -64,7 +64,9 @@ class Model:
     """Why the tolerance is not that of float32."""
     stacks: tuple[str, ...] = _ALL
     mends: tuple[str, ...] = ()
-    """Of ``vllm_mends``: faults of vLLM's CPU build alone."""
+    """Of ``vllm_mends``, on both releases: faults of vLLM's CPU build alone."""
+    on_0_16: tuple[str, ...] = ()
+    """More of them, on 0.16."""
     variables: tuple[tuple[str, str], ...] = ()
 
 
@@ -72,7 +74,7 @@ _ROUNDS = "bfloat16 rounds, transformers' own as much"
 
 MODELS = {
     "llama": Model("Llama", "llama"),
-    "llama-bf16": Model("Llama", "llama-bf16", "bfloat16", BFLOAT16, _ROUNDS),
+    "llama-bf16": Model("Llama", "llama-bf16", "bfloat16", BFLOAT16, _ROUNDS, on_0_16=("no-amx",)),
     "qwen3": Model("Qwen3", "qwen3"),
     "qwen3-moe": Model("Qwen3-MoE", "qwen3-moe"),
     "mistral": Model("Mistral, sliding window", "mistral"),
@@ -110,6 +112,14 @@ MODELS = {
     "gpt-oss": Model(
         "gpt-oss (sinks, MoE, sliding window)",
         "gpt-oss",
+    ),
+    "gpt-oss-bf16": Model(
+        "gpt-oss (sinks, all experts, sliding window)",
+        "gpt-oss-all-bf16",
+        "bfloat16",
+        BFLOAT16,
+        f"{_ROUNDS}; a router's choice would flip, so every expert is chosen",
+        on_0_16=("no-amx",),
     ),
     "gptq": Model(
         "Llama, GPTQ four bits",
@@ -160,6 +170,7 @@ CI = (
     ("kimi", "vllm-0.16"),
     ("kimi-mla", "vllm-0.32"),
     ("gpt-oss", "vllm-0.32"),
+    ("gpt-oss-bf16", "speculators-0.3"),
     ("gptq", "vllm-0.32"),
     ("w8a8", "vllm-0.32"),
     ("smollm2", "vllm-0.16"),
@@ -225,21 +236,27 @@ def groups(wanted: Iterable[Case]) -> list[list[Case]]:
         model = MODELS[case[0]]
         # what fails is not to harm another case
         alone = case if case in HINDERED else None
-        found.setdefault((case[1], model.mends, model.variables, alone), []).append(case)
+        found.setdefault((case[1], mends(*case), model.variables, alone), []).append(case)
     return list(found.values())
+
+
+def mends(name: str, stack: str) -> tuple[str, ...]:
+    model, on = MODELS[name], STACKS[stack]
+    if on.engine == "transformers":
+        return ()
+    return model.mends + (model.on_0_16 if on.version == "0.16" else ())
 
 
 def measure(group: Sequence[Case], models: Path, folder: Path) -> dict[Case, Found]:
     """Run one group in a process of its own; ``models`` is what ``make_models`` filled."""
     on, first = STACKS[group[0][1]], MODELS[group[0][0]]
-    mends = json.dumps(list(first.mends) if on.engine != "transformers" else [])
     each = [(name, MODELS[name].kind, MODELS[name].dtype) for name, _ in group]
     found: dict[str, Any] = vllm_env.run_script(
         "matrix_case.py",
         folder,
         str(models),
         on.engine,
-        mends,
+        json.dumps(mends(*group[0])),
         json.dumps(each),
         variables=dict(first.variables),
         version=on.version,

@@ -45,10 +45,14 @@ def _native_rotary() -> None:
 
 
 def _no_amx() -> None:
-    """With AMX, vLLM 0.32 takes an MLA kernel that knows bfloat16 alone; without, any dtype."""
+    """Have vLLM run as on a CPU without AMX.
+
+    With it, 0.32 takes an MLA kernel that knows bfloat16 alone, and 0.16 an attention kernel for
+    bfloat16 that its build does not hold.
+    """
     import torch
 
-    torch.cpu._is_amx_tile_supported = lambda: False
+    torch.cpu._is_amx_tile_supported = torch._C._cpu._is_amx_tile_supported = lambda: False
 
 
 def _numba_scan() -> None:

@@ -117,7 +117,7 @@ def _deepseek(**changes: Any) -> Any:
     return transformers.DeepseekV3ForCausalLM(transformers.DeepseekV3Config(**options))
 
 
-def _gpt_oss() -> Any:
+def _gpt_oss(experts: int = 2) -> Any:
     import transformers
 
     config = transformers.GptOssConfig(
@@ -125,7 +125,7 @@ def _gpt_oss() -> Any:
         **{**_COMMON, "max_position_embeddings": 131072},
         head_dim=64,
         num_local_experts=4,
-        num_experts_per_tok=2,
+        num_experts_per_tok=experts,
         sliding_window=WINDOW,
     )
     # the only attention of this model that knows its sinks
@@ -152,7 +152,8 @@ def _gemma3() -> Any:
     return transformers.Gemma3ForCausalLM(config)
 
 
-#: Kind -> the model, random.  ``deepseek-dense`` routes nothing, so bfloat16 flips nothing.
+#: Kind -> the model, random.  Where nothing is routed (``deepseek-dense``), or to every expert
+#: (``gpt-oss-all``), bfloat16 flips nothing.
 PLAIN: dict[str, Callable[[], Any]] = {
     "llama": _llama,
     "qwen3": _qwen3,
@@ -160,6 +161,7 @@ PLAIN: dict[str, Callable[[], Any]] = {
     "deepseek": _deepseek,
     "deepseek-dense": lambda: _deepseek(first_k_dense_replace=LAYERS),
     "gpt-oss": _gpt_oss,
+    "gpt-oss-all": lambda: _gpt_oss(experts=4),
     "mistral": _mistral,
     "gemma3": _gemma3,
 }
