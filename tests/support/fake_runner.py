@@ -6,6 +6,7 @@ The state after layer i of token t at position p is ``[t + i + 1, p + i + 1, 0, 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 
 HIDDEN = 4
 LAYERS = 6
+DEVICE = os.environ.get("EAGLE3_TEST_DEVICE", "cpu")
+"""``cuda`` runs the same cases over streams and pinned memory, where there is a GPU."""
 
 
 def state(layer: int, ids: Sequence[int], first: int = 0) -> torch.Tensor:
@@ -28,7 +31,7 @@ class Layer(torch.nn.Module):
     """Gives its state in two summands, as most of vLLM's layers do."""
 
     def forward(self, hidden: torch.Tensor, residual: torch.Tensor) -> Any:
-        step = torch.zeros(HIDDEN)
+        step = torch.zeros(HIDDEN, device=hidden.device)
         step[:2] = 1
         return step.expand_as(hidden).contiguous(), hidden + residual
 
@@ -37,7 +40,7 @@ class WholeLayer(torch.nn.Module):
     """Gives its whole state first and its input second, as Cohere's does."""
 
     def forward(self, hidden: torch.Tensor, residual: torch.Tensor) -> Any:
-        step = torch.zeros(HIDDEN)
+        step = torch.zeros(HIDDEN, device=hidden.device)
         step[:2] = 1
         return hidden + step, hidden
 
@@ -97,8 +100,8 @@ class Runner:
     """Requests are prompts; ``step`` schedules given numbers of tokens in a given batch order."""
 
     def __init__(self, model: Any = None, budget: int = 32, padded: int = 0) -> None:
-        self.model = model or Model()
-        self.device = "cpu"
+        self.model = (model or Model()).to(DEVICE)
+        self.device = DEVICE
         self.model_config = SimpleNamespace(
             dtype=torch.float32,
             hf_text_config=SimpleNamespace(num_hidden_layers=LAYERS, hidden_size=HIDDEN),
@@ -148,6 +151,7 @@ class Runner:
             for name, begin, count in output.pieces
         ]
         hidden = torch.cat([*rows, torch.full((self.padded, HIDDEN), -1.0)])
+        hidden = hidden.to(DEVICE)
         with torch.inference_mode():
             self.output = self.model(hidden[: len(hidden) - self.cut])
         self._half_done = True

@@ -20,6 +20,9 @@ from support.vllm_env import SCRIPTS, Version, environment, interpreter, run_scr
 
 FLOAT32 = 1e-5
 
+#: Seconds of a script with one or two engine starts, on a busy machine.
+_LIMIT = 420
+
 _TWO_RANKS = {
     "VLLM_SLEEP_WHEN_IDLE": "1",  # three processes that spin are too many for two cores
     "TORCH_COMPILE_DISABLE": "1",  # the split embedding would be compiled for 40 s
@@ -31,7 +34,7 @@ _VERSIONS: tuple[Version, ...] = ("0.16", "0.32")
 @pytest.mark.parametrize("version", _VERSIONS)
 def test_states_by_every_source_are_those_of_transformers(tmp_path: Path, version: Version) -> None:
     needs.vllm_python(version)
-    found = run_script("capture.py", tmp_path, "1", version=version)
+    found = run_script("capture.py", tmp_path, "1", version=version, timeout=_LIMIT)
     _check(found)
     assert found["failing step"] == "AssertionError: "
     assert found["hooks"].pop("source") == "forward hooks on layers 1, 3, 5, 7"
@@ -49,7 +52,9 @@ def test_states_by_every_source_are_those_of_transformers(tmp_path: Path, versio
 @pytest.mark.parametrize("version", _VERSIONS)
 def test_of_two_ranks_one_writes(tmp_path: Path, version: Version) -> None:
     needs.vllm_python(version)
-    found = run_script("capture.py", tmp_path, "2", version=version, variables=_TWO_RANKS)
+    found = run_script(
+        "capture.py", tmp_path, "2", version=version, variables=_TWO_RANKS, timeout=_LIMIT
+    )
     _check(found)
     assert found["ranks that wrote"] == [["writes"], []]
     # a bare assert: the type and the place speak where the message is empty
@@ -60,7 +65,7 @@ def test_of_two_ranks_one_writes(tmp_path: Path, version: Version) -> None:
 
 
 def test_rows_that_a_cache_kept_are_found_missing(tmp_path: Path) -> None:
-    found = run_script("cached.py", tmp_path)
+    found = run_script("cached.py", tmp_path, timeout=_LIMIT)
     assert "prefix caching is on" in found["refused"]
     assert found["first"] <= FLOAT32
     assert "came after row 0" in found["same again"]
@@ -82,7 +87,7 @@ def test_ranks_end_soon_after_their_parent_is_killed(tmp_path: Path, version: Ve
             start_new_session=True,
         )
         try:
-            _until(lambda: report.exists() or process.poll() is not None, 240)
+            _until(lambda: report.exists() or process.poll() is not None, _LIMIT)
             assert report.exists(), (tmp_path / "log").read_text()[-4000:]
             parent, *ranks = json.loads(report.read_bytes())
             assert parent == process.pid

@@ -1,5 +1,8 @@
 # mypy: disable-error-code="misc"
-"""capturing.py REPORT FOLDER: the capture core over a fake runner; what each case found."""
+"""capturing.py REPORT FOLDER: the capture core over a fake runner; what each case found.
+
+Needs torch and no vLLM; EAGLE3_TEST_DEVICE=cuda runs it on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -190,7 +193,7 @@ def decoders(folder: Path) -> dict[str, Any]:
 
 def arena(folder: Path) -> dict[str, Any]:
     """Threads take, fill, check and free regions: none overlaps another, and all comes free."""
-    made = Arena(device.Cpu(), 1 << 16)
+    made = Arena(device.of(torch.device(fake.DEVICE)), 1 << 16)
     broken: list[str] = []
 
     def work(seed: int) -> None:
