@@ -206,7 +206,10 @@ async def _many(group: Group, home: Path, say: Say) -> Result:
     name = f"extract.{group.release}.resident"
     data = spec.made_up(MANY, 4, MANY_LONGEST, models.SHAPES["tiny"].vocab)
     base = await _made(group, home, "tiny", data)
-    made = replace(base, side="vllm", out=str(home / "files-many"), watch_memory=True)
+    # a small bound on what is on its way, or filling it would look like growing
+    made = replace(
+        base, side="vllm", out=str(home / "files-many"), watch_memory=True, buffer=64 << 20
+    )
     one = turns.Running(str(group.python), made, home / "many.log", CPU)
     try:
         await asyncio.to_thread(one.ready, LIMIT)

@@ -173,6 +173,13 @@ def table(found: dict[str, list[dict[str, Any]]], flops: float) -> dict[str, Any
                 "durable MB/s": _scaled(written, 1e6),
                 "of the disk": _ratio(written, disk),
             }
+        extra = rounds[-1]["extra"]
+        if extra.get("device, nothing kept"):
+            held = extra["device"]["peak"] - extra["device, nothing kept"]
+            line["device memory, in steps' states"] = _ratio(held, extra["step_states"])
+        resident = extra.get("resident")
+        if resident:
+            line["resident, end over a tenth"] = _ratio(resident["end"], resident["after a tenth"])
         made[side] = line
     return made
 

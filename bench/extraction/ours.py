@@ -43,13 +43,37 @@ class Ours:
         self._tokens = sum(len(s.input_ids) for s in self._samples)
         self._told: list[Event] = []
         self._generated = self._opening = 0.0
-        self._attached: dict[str, int] = {}
-        _note_attaching(self._attached)
+        self._captures: list[Any] = []
+        _note_attaching(self._captures)
         _note_calls(self._opened, self._mark)
         self._engine = engines.create(spec.side)
         self._loaded = self._engine.load(_profile(spec), self._told.append)
         list(self._engine.capture(self._samples[:1]))
         self.about = {**versions(), "source": self._loaded.source, "device": self._loaded.device}
+        self._plain_peak = self._peak_without_capture()
+
+    def _peak_without_capture(self) -> int | None:
+        """The most bytes that torch holds on the device while this engine runs full steps and
+        keeps nothing; None where the model is not in this process or on no device."""
+        if not device_bytes() or not self._captures:
+            return None
+        engine: Any = self._engine
+        from eagle3_agent.worker.writing.pool import layout
+        from vllm import SamplingParams
+
+        capture = self._captures.pop()
+        capture.detach()
+        capture.detach = _done  # attaching anew asks for it once more
+        capture._buffer = None  # what it holds of the device
+        count = max(1, 3 * self._spec.tokens // self._spec.longest)
+        prompts = [{"prompt_token_ids": s.input_ids} for s in self._samples[:count]]
+        _forget_peak()
+        sampling = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+        engine._llm.generate(prompts, sampling, use_tqdm=False)
+        peak = device_bytes()["peak"]
+        kind = layout(cast(OutputFormat, self._spec.kind))
+        engine._rpc("eagle3_attach", list(self._spec.layers), kind)
+        return peak
 
     def _opened(self, seconds: float) -> None:
         self._opening = max(self._opening, seconds)
@@ -97,8 +121,8 @@ class Ours:
             "throughput": figures,
             "threads": output.threads,
             "buffer": output.buffer_bytes,
-            "attach": self._attached,
             "device": device_bytes(),
+            "device, nothing kept": self._plain_peak,
             "step_states": step * self._token_bytes(),
         }
 
@@ -184,20 +208,21 @@ def _note_calls(opened: Callable[[float], None], mark: Callable[[], None]) -> No
     Driver.call = called  # type: ignore[method-assign]
 
 
-def _note_attaching(found: dict[str, int]) -> None:
-    """How much of the device the capture takes when it attaches, where that is this process's."""
+def _note_attaching(found: list[Any]) -> None:
+    """Keep the captures that are made in this process: those of engine vllm."""
     from eagle3_agent.worker.capture.core import Capture
 
     init = Capture.__init__
 
     def noted(self: Capture, *args: Any, **kwargs: Any) -> None:
-        before = device_bytes()
         init(self, *args, **kwargs)
-        after = device_bytes()
-        if after:
-            found["bytes"] = after["allocated"] - before["allocated"]
+        found.append(self)
 
     Capture.__init__ = noted  # type: ignore[method-assign]
+
+
+def _done() -> None:
+    """What was to be done is done."""
 
 
 def _forget_peak() -> None:

@@ -96,6 +96,14 @@ def test_one_broken_side_does_not_cost_the_others(
     assert last["table"]["disk MB/s"] > 0
 
 
+EXTRA = {
+    "device": {"allocated": 500, "peak": 800},
+    "device, nothing kept": 650,
+    "step_states": 100,
+    "resident": {"start": 5, "after a tenth": 10, "end": 11, "most": 12},
+}
+
+
 def test_the_table_holds_medians_as_parts_of_plain_of_the_disk_and_of_the_device() -> None:
     def rounds(*seconds: float, **more: Any) -> list[dict[str, Any]]:
         return [
@@ -115,7 +123,7 @@ def test_the_table_holds_medians_as_parts_of_plain_of_the_disk_and_of_the_device
         "matmul": rounds(1.0, extra={"flops": 4e12}),
         "disk": rounds(1.0, durable=2.0, bytes=4_000_000),
         "plain": rounds(9.0, 1.0, 1.0),
-        "vllm": rounds(2.0, opening=0.75, durable=4.0, bytes=4_000_000),
+        "vllm": rounds(2.0, opening=0.75, durable=4.0, bytes=4_000_000, extra=EXTRA),
         "library": [],
     }
     assert extract_gpu.table(found, flops=2_000_000_000) == {
@@ -131,6 +139,8 @@ def test_the_table_holds_medians_as_parts_of_plain_of_the_disk_and_of_the_device
             "durable of plain": 0.25,
             "durable MB/s": 1.0,
             "of the disk": 0.5,
+            "device memory, in steps' states": 1.5,
+            "resident, end over a tenth": 1.1,
         },
     }
     assert extract_gpu.spread(32) == (2, 16, 29, 31)
