@@ -37,6 +37,8 @@ def test_states_by_every_source_are_those_of_transformers(tmp_path: Path, versio
     found = run_script("capture.py", tmp_path, "1", version=version, timeout=_LIMIT)
     _check(found)
     assert found["failing step"] == "AssertionError: "
+    assert "prefix caching is on" in found["refused"]
+    assert "Set enable_prefix_caching=False" in found["refused"]
     assert found["hooks"].pop("source") == "forward hooks on layers 1, 3, 5, 7"
     assert {k: v for k, v in found["hooks"].items() if not v <= FLOAT32} == {}
     layout = found["layout"]
@@ -126,6 +128,4 @@ def _check(found: dict[str, Any]) -> None:
     for source in ("interface", "mixed"):
         assert {k: v for k, v in found[source].items() if not v <= FLOAT32} == {}
     assert found["neighbour"] > 0.1, "a layer off by one would pass unseen"
-    assert "prefix caching is on" in found["refused"]
-    assert "Set enable_prefix_caching=False" in found["refused"]
     assert found["closed twice"] == ""
