@@ -50,7 +50,8 @@ class StandIn:
 
     def step(self) -> list[Any]:
         self.fails("step")
-        done, room = [], BUDGET
+        done: list[Any] = []
+        room = BUDGET
         while self.waiting and (self.waiting[0][1] <= room or not done):
             name, length = self.waiting.popleft()
             room -= length
