@@ -28,6 +28,9 @@ _ENOUGH = 0.9
 #: Share of the moved rows that have to be moved by the same number to be called shifted.
 _SHIFTED = 0.5
 
+#: Share of all rows from which a shift is one of the whole sample.
+_MOST = 0.75
+
 #: Factors of two layers that are one.
 _ALIKE = 0.03
 
@@ -306,7 +309,7 @@ def _moved(at: list[int], found: list[Row]) -> tuple[str, str]:
         shifted = [t for t in at if t - found[t].source == by]
         way = "late" if by > 0 else "early"
         text = f"shifted by {by:+d}: row t holds the state of token t{-by:+d}, {abs(by)} {way}"
-        if len(shifted) < count:
+        if len(shifted) < _MOST * count:
             text += f" ({_rows(shifted)} of {count})"
         return "shifted-rows", text
     pairs = ", ".join(f"row {t} holds token {found[t].source}" for t in at[:4])
@@ -318,11 +321,9 @@ def _foreign(at: list[int], found: list[Row]) -> str:
     sample = found[at[0]].sample
     offsets = Counter(found[t].source - t for t in at)
     by, most = offsets.most_common(1)[0]
-    which = "every row is" if len(at) == len(found) else f"{_some(at, len(found), verb='are')}"
-    if by == 0 and most == len(at):
-        return f"{which} of sample {sample}"
-    moved = f", moved: row t is its row t{by:+d}" if most >= _SHIFTED * len(at) else ""
-    return f"{which} of sample {sample}{moved}"
+    which = "every row is" if len(at) == len(found) else _some(at, len(found), verb="are")
+    moved = by != 0 and most >= _SHIFTED * len(at)
+    return f"{which} of sample {sample}" + (f", moved: row t is its row t{by:+d}" if moved else "")
 
 
 def _unknown(case: Case, i: int, mine: Any, at: list[int]) -> tuple[str, str]:

@@ -17,6 +17,9 @@ BEFORE = -1
 #: One explanation is preferred to a simpler one that fits too when this many times nearer.
 _FAR_BETTER = 4.0
 
+#: The own layer with a factor is preferred to another one without when this many times nearer.
+_BETTER = 1.5
+
 #: Rows compared at a time.
 _PART = 512
 
@@ -61,7 +64,8 @@ def whole(captured: Any, places: Mapping[int, Any], own: int, tolerance: float) 
     }
     best, other = _best(plain, own, tolerance), _best(scaled, own, tolerance)
     rest = scaled.get(other, math.inf)
-    if plain[best] <= tolerance and rest * _FAR_BETTER >= plain[best]:
+    better = _BETTER if other == own != best else _FAR_BETTER
+    if plain[best] <= tolerance and rest * better >= plain[best]:
         return Origin(best, 1.0)
     return Origin(other, factors[other]) if rest <= tolerance else None
 
