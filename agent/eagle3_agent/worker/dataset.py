@@ -107,7 +107,7 @@ class Dataset:
     def __iter__(self) -> Iterator[Row]:
         """Raises DataError when the file itself is broken, ModelError without a chat template."""
         found = rows.read(self.path)
-        first = list(islice(found, _PEEK))
+        first = _until_object(found)
         cache = self._cache() if self._cache is not None and _talks(first) else None
         source = self._rows(islice(chain(first, found), self._limits.max_samples))
         return source if cache is None else _unpacked(cache.rows(_packed(source)))
@@ -156,10 +156,20 @@ class Dataset:
         return ids, mask
 
 
+def _until_object(found: Iterator[rows.Raw]) -> list[rows.Raw]:
+    """The first rows, up to one that is an object."""
+    first = []
+    for place, raw in islice(found, _PEEK):
+        first.append((place, raw))
+        if isinstance(raw, dict):
+            break
+    return first
+
+
 def _talks(first: Sequence[rows.Raw]) -> bool:
     """Whether the data is made of conversations, by its first row that is an object."""
-    row = next((raw for _, raw in first if isinstance(raw, dict)), {})
-    return bool(row) and row.get("input_ids") is None
+    row = first[-1][1] if first else None
+    return isinstance(row, dict) and row.get("input_ids") is None
 
 
 def _packed(source: Iterator[Row]) -> Iterator[tokens.Kept]:
