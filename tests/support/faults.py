@@ -2,7 +2,8 @@
 
 Each is code over ``s`` (the captured states, one ``[S, H]`` per asked layer), ``hs`` (transformers'
 own hidden states of the sample, computed apart from the worker: ``hs[i + 1]`` after layer i, the
-last one after the final norm), ``other`` (those of the next sample), ``asked`` and ``torch``.
+last one after the final norm), ``other`` (those of the nearest sample that is as long), ``asked``
+and ``torch``.
 """
 
 from __future__ import annotations
@@ -60,10 +61,13 @@ def states(index):
     with torch.inference_mode():
         out = model.model(input_ids=ids[None], output_hidden_states=True)
     return [h[0].clone() for h in out.hidden_states]
+def beside(index):
+    fit = [i for i in lines if i != index and lines[i]["tokens"] >= lines[index]["tokens"]]
+    return min(fit, key=lambda i: (abs(i - index), i))
 for index, code in bugs.items():
     path = folder / lines[int(index)]["file"]
     body = torch.load(path)
-    s, hs, other = body["hidden_states"], states(int(index)), states((int(index) + 1) % count)
+    s, hs, other = body["hidden_states"], states(int(index)), states(beside(int(index)))
     scope = dict(s=s, hs=hs, other=other, asked=asked, torch=torch, S=len(s[0]))
     exec(code, scope)
     body["hidden_states"] = [x.bfloat16().contiguous().clone() for x in scope["s"]]
