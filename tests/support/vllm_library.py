@@ -10,21 +10,29 @@ from typing import Any
 from eagle3_agent.worker.compat import imports, registry
 from eagle3_agent.worker.compat.patch import Settings, generator_module
 
-
 #: Without these there is no module to load anew.
 IMPORTS = {patch.id for patch in imports.PATCHES}
 
 
+_PLAIN = Settings()
+
+
 def patched(
-    without: Collection[str] = (), budget: int = 256, settings: Settings = Settings()
+    without: Collection[str] = (),
+    budget: int = 256,
+    settings: Settings = _PLAIN,
+    executor: Any = None,
 ) -> Any:
     """The generator's module, fresh, with every needed patch but those left out.
 
     ``budget``: tokens of one scheduler step at least; max_model_len where that is larger.
+    ``executor``: a running one that a generator takes instead of starting its own.
     """
     found = [f for f in registry.findings() if f.patch not in without]
-    registry.apply([f for f in found if f.patch in IMPORTS], Settings())
+    registry.apply([f for f in found if f.patch in IMPORTS], settings)
     module: Any = importlib.reload(generator_module())
+    if executor is not None:
+        module.MultiprocExecutor = lambda **_: executor
     registry.apply(found, settings)
     module.MIN_MAX_BATCHED_TOKENS = budget
     return module

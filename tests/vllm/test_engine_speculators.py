@@ -9,6 +9,9 @@ import pytest
 from support import needs
 from support.vllm_env import Library, run_script
 
+#: Engine starts, beside whatever else runs on few cores.
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.mark.parametrize(
     ("library", "kind", "ranks", "ending", "raised"),
@@ -32,7 +35,7 @@ def test_an_extraction_is_whole_and_ends_when_it_must(
     }
     found = run_script(
         *("engine.py", tmp_path, kind, str(ranks), ending),
-        timeout=400,
+        timeout=560,
         speculators=library,
         variables=variables if ranks > 1 else {},
     )

@@ -13,6 +13,9 @@ import pytest
 from support import needs
 from support.vllm_env import Library, Version, environment, run_script
 
+#: Engine starts, beside whatever else runs on few cores.
+pytestmark = pytest.mark.timeout(600)
+
 FLOAT32 = 1e-5
 BFLOAT16 = 4e-2
 
@@ -35,7 +38,11 @@ NAMED = (5, 1, 3)
 def test_states_are_those_of_transformers(
     tmp_path: Path, kind: str, dtype: str, layers: tuple[int, ...]
 ) -> None:
-    _check(run_script("states.py", tmp_path, kind, dtype, json.dumps(layers), "1"), layers, dtype)
+    _check(
+        run_script("states.py", tmp_path, kind, dtype, json.dumps(layers), "1", timeout=560),
+        layers,
+        dtype,
+    )
 
 
 @pytest.mark.parametrize(("version", "library"), [("0.16", "0.4"), ("0.32", "0.4"), ("0.32", None)])
@@ -60,6 +67,7 @@ def test_the_other_pairs_are_right_too(
         version=version,
         speculators=library,
         variables=variables,
+        timeout=560,
     )
     assert found["speculators"] == ("0.3.0" if library is None else "0.4.0.1")
     _check(found, HOOKED, "float32")
@@ -72,7 +80,7 @@ def test_two_ranks_give_the_same_states(tmp_path: Path) -> None:
         "TORCH_COMPILE_DISABLE": "1",  # the split embedding would be compiled for 40 s
     }
     arguments = ("llama", "float32", json.dumps(HOOKED), "2")
-    found = run_script("states.py", tmp_path, *arguments, variables=variables)
+    found = run_script("states.py", tmp_path, *arguments, variables=variables, timeout=560)
     _check(found, HOOKED, "float32")
 
 

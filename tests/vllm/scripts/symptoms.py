@@ -33,6 +33,12 @@ def without(model: Path, *patches: str) -> str:
     return library.told(start)
 
 
+def without_beside(model: Path, executor: Any, patch: str) -> str:
+    """The same for one patch and a loop that is the library's own, over a running executor."""
+    module = library.patched((*LOOP, f"speculators/{patch}"), executor=executor)
+    return library.told(lambda: library.start(module, model, [1, 3]))
+
+
 # ------------------------------------------------------------------ configuration
 
 
@@ -127,6 +133,8 @@ def loop_0_3(model: Path) -> dict[str, Any]:
     long = generator.generate(tiny.sequences([300]))[0]
     found["cut"] = [len(long["input_ids"]), len(long["hidden_states"][0])]
     found["refuse-rows"] = _refusals(generator, good)
+    for patch in ("cache-memory", "cache-config", "scheduler-block-size", "tokenizer"):
+        found[patch] = without_beside(model, executor, patch)
     executor.shutdown()
     return found
 
@@ -147,6 +155,7 @@ def loop_0_4(model: Path) -> dict[str, Any]:
     found["finished-requests"] = generator.executor.collective_rpc(inside.known_requests)[0]
     found["held-requests"] = library.told(lambda: generator.generate(tiny.sequences([9] * 40)))
     found["refuse-rows"] = _refusals(generator, rows[:2])
+    found["cache-memory"] = without_beside(model, generator.executor, "cache-memory")
     generator.executor.shutdown()
     return found
 
@@ -205,8 +214,6 @@ def on_0_3(model: Path) -> dict[str, Any]:
     found = loop_0_3(model)  # first: a patch of vLLM itself stays for the process
     found.update(configurations(model))
     found["config-class"] = config_class(model.parent / "kimi")
-    for patch in ("cache-memory", "cache-config", "scheduler-block-size", "tokenizer"):
-        found[patch] = without(model, f"speculators/{patch}")
     found["replaced-forward"] = without(model, *LOOP)
     return found
 
@@ -214,7 +221,6 @@ def on_0_3(model: Path) -> dict[str, Any]:
 def on_0_4(model: Path) -> dict[str, Any]:
     found = loop_0_4(model)
     found.update(configurations(model))
-    found["cache-memory"] = without(model, "speculators/cache-memory")
     return found
 
 
