@@ -358,9 +358,14 @@ def test_the_list_is_served_in_pages(home: Home) -> None:
 def test_compat_asks_the_profiles_interpreter(home: Home) -> None:
     wire = home.attach()
     reply = wire.expect(Compat, GetCompat(0, home.profile()))
-    assert reply.versions == {"vllm": "0.16.0"}
+    assert reply.versions == {"vllm": "0.16.0", "speculators": "0.3.0"}
+    assert reply.engine == "speculators"
     assert [f.patch for f in reply.findings] == ["speculators/reply-shape"]
     assert reply.problems == ("torch: no such module",)
+    own = home.profile()
+    own = replace(own, engine=replace(own.engine, name="vllm"))
+    reply = wire.expect(Compat, GetCompat(0, own))
+    assert (reply.engine, reply.findings) == ("vllm", ())
     problem = wire.refused(GetCompat(0, home.profile("no-report"))).problem
     assert problem.happened == "ImportError: libcudart.so.12"
     assert problem.todo.startswith("Mend what it names")

@@ -174,7 +174,11 @@ def main(arguments: list[str]) -> None:
             "status": "needed",
             "evidence": "signature",
         }
-        probed = {"versions": {"vllm": "0.16.0"}, "python": "3.11.7", "findings": [finding]}
+        probed = {
+            "versions": {"vllm": "0.16.0", "speculators": "0.3.0"},
+            "python": "3.11.7",
+            "findings": [finding],
+        }
         report(rest[1], {**probed, "problems": ["torch: no such module"], "torch": {"gpus": 0}})
     elif command == "verify":
         count = int(rest[rest.index("--samples") + 1])
