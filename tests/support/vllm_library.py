@@ -32,10 +32,23 @@ def patched(
     registry.apply([f for f in found if f.patch in IMPORTS], settings)
     module: Any = importlib.reload(generator_module())
     if executor is not None:
-        module.MultiprocExecutor = lambda **_: executor
+        module.MultiprocExecutor = lambda **_: _Borrowed(executor)
     registry.apply(found, settings)
     module.MIN_MAX_BATCHED_TOKENS = budget
     return module
+
+
+class _Borrowed:
+    """A running executor for a generator that does not own it: its end ends nothing."""
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
+
+    def shutdown(self) -> None:
+        pass
 
 
 def start(module: Any, folder: Path, layers: Sequence[int], **arguments: Any) -> Any:
