@@ -89,7 +89,10 @@ _BUGS = {
         (2, 15),
         least=8,
     ),
-    "every layer too small": Bug("s = [0.4 * x for x in s]", "scale", "0.4 times", _LAYERS),
+    # a single token's own rounding moves its factor by up to 0.12 of it
+    "every layer too small": Bug(
+        "s = [0.4 * x for x in s]", "scale", r"is 0\.(3[5-9]|4)\d* times", _LAYERS
+    ),
     "tail of zeros": Bug(
         "s[1][-3:] = 0", "truncated", "hold zeros: the states end after", (15,), least=8
     ),
