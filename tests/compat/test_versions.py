@@ -16,7 +16,7 @@ from support.stand_ins import SPECULATORS, VLLM, sources
 ALWAYS = {
     *("batch-limits", "own-dtype", "full-length", "remote-code", "config-class", "tokenizer"),
     *("cache-memory", "cache-config", "replaced-forward", "layer-order", "refuse-rows"),
-    "finished-requests",
+    *("finished-requests", "sliding-window"),
 }
 
 #: Patch -> first release that needs it, and the first that does not any more.

@@ -90,6 +90,7 @@ _FILES = {
     "vllm/config/cache.py": """
         class CacheConfig:
             enable_prefix_caching: bool = True
+            sliding_window: int | None = None
             {chosen}
     """,
     "vllm/config/model.py": """

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from eagle3_agent.protocol.values import PatchFinding
 
-from . import config, errors, fits, generate, imports, kv_cache, model, runner
+from . import config, errors, fits, generate, imports, kv_cache, model, runner, window
 from .patch import Patch, Settings
 from .sources import Sources
 
 PATCHES: tuple[Patch, ...] = (
     *imports.PATCHES,  # first: the others import the generator
     *config.PATCHES,
+    *window.PATCHES,
     *model.PATCHES,
     *kv_cache.PATCHES,
     *generate.PATCHES,
