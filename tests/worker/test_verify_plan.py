@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -143,3 +144,56 @@ def test_tolerances_add_in_quadrature_and_widen_for_short_samples() -> None:
     assert compare.limits("bfloat16", "float32", 600, experts=False).median < 0.041
     assert compare.limits("float32", "float32", 1, experts=True) == compare.Limits(1e-5, False)
     assert compare.limits("bfloat16", "float32", 9, experts=True).routed
+
+
+class _Gpus:
+    """What is asked of ``torch.cuda``; a GPU that is lost raises."""
+
+    def __init__(self, *memory: tuple[int, int] | None) -> None:
+        self._memory = memory
+
+    def is_available(self) -> bool:
+        return bool(self._memory)
+
+    def device_count(self) -> int:
+        return len(self._memory)
+
+    def mem_get_info(self, number: int) -> tuple[int, int]:
+        found = self._memory[number]
+        if found is None:
+            raise RuntimeError("CUDA error: device is lost")
+        return found
+
+
+@pytest.mark.parametrize(
+    ("gpus", "chosen"),
+    [
+        (_Gpus(), None),
+        (_Gpus((79 * _GIB, 80 * _GIB)), "cuda:0"),
+        (_Gpus((60 * _GIB, 80 * _GIB), (79 * _GIB, 80 * _GIB)), "cuda:1"),
+        (_Gpus(None, (79 * _GIB, 80 * _GIB)), "cuda:1"),
+        (_Gpus((31 * _GIB, 32 * _GIB)), None),
+        (_Gpus((70 * _GIB, 80 * _GIB)), None),
+    ],
+    ids=["no-gpu", "idle", "first-is-used", "first-is-lost", "too-small", "all-used"],
+)
+def test_the_reference_takes_an_idle_gpu_alone(
+    monkeypatch: pytest.MonkeyPatch, gpus: _Gpus, chosen: str | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=gpus))
+    assert reference.idle_gpu(40 * _GIB) == chosen
+
+
+def _difference(tokens: int, **found: int) -> compare.Difference:
+    counts = {"outliers": 0, "crowd": 0, "strange": 0, "empty": 0, "misplaced": 0, **found}
+    return compare.Difference(tokens=tokens, median=0.015, worst=1.2, factor=1.0, **counts)
+
+
+@pytest.mark.parametrize("kind", ["misplaced", "strange", "outliers"])
+def test_a_few_tokens_of_a_mixture_of_experts_may_flip(kind: str) -> None:
+    few, many = _difference(2048, **{kind: 6}), _difference(2048, **{kind: 200})
+    routed = compare.limits("bfloat16", "float32", 2048, experts=True)
+    dense = compare.limits("bfloat16", "float32", 2048, experts=False)
+    assert compare.verdict(few, routed) == ""
+    assert compare.verdict(few, dense) != ""
+    assert compare.verdict(many, routed) != ""

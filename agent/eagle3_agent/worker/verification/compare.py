@@ -53,6 +53,10 @@ _NEARER = 3.0
 #: routing border goes to another expert.
 _FLIPPED = 0.05
 
+#: Share of them that may come out nearer to another token's state: to that of the same token id
+#: elsewhere.  Measured: 0.3 % (random DeepSeek-V3 of 6 layers and 4096 ids, vLLM on an H200).
+_FLIPPED_AWAY = 0.01
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -165,11 +169,11 @@ def verdict(found: Difference, limits: Limits) -> str:
         return f"median token error {found.median:.2g}, allowed is {limits.median:.2g}"
     if abs(found.factor - 1.0) > limits.median * _FACTOR:
         return f"its states are {found.factor:.4g} times what they should be"
-    if found.misplaced:
+    if found.misplaced > (int(found.tokens * _FLIPPED_AWAY) if limits.routed else 0):
         return f"{_tokens(found.misplaced)} the state of another token"
     rare = int(found.tokens * _RARE)
     flipped = int(found.tokens * _FLIPPED) if limits.routed else 0
-    if found.strange > rare:
+    if found.strange > max(rare, flipped):
         worst = f"the worst is off by {found.worst:.2g}"
         return f"{_tokens(found.strange)} a state that is not its own; {worst}"
     if found.outliers > max(rare, flipped):

@@ -1,6 +1,6 @@
 """The second model: whether the host has room for it, and the states of all its layers.
 
-It runs on the CPU: GPUs belong to runs, and one that is idle now may be promised to a queued run.
+It runs on a GPU that nobody uses, for the seconds that it takes, and on the CPU otherwise.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ _BESIDE = 1 << 30
 """Bytes for Python, torch and the sample's own activations."""
 
 
+_CONTEXT = 2 << 30
+"""Bytes in use in a GPU that is idle, at most: this process's own context (0.6 GB on an H200) and
+the driver's reserve."""
+
+
 class NoReference(Exception):
     """Why nothing can be recomputed, in words."""
 
@@ -47,12 +52,12 @@ class Trace:
 class Reference:
     """A loaded model.  Not thread-safe."""
 
-    def __init__(self, engine: TransformersEngine, dtype: str) -> None:
+    def __init__(self, engine: TransformersEngine, dtype: str, device: str) -> None:
         import transformers
 
         self._engine = engine
         self.dtype = dtype
-        self.described = f"transformers {transformers.__version__}, {dtype}, cpu"
+        self.described = f"transformers {transformers.__version__}, {dtype}, {device}"
 
     def trace(self, sample: Sample) -> Trace:
         (captured,) = self._engine.capture([sample])
@@ -69,10 +74,10 @@ def load(profile: Profile, info: ModelInfo, asked: ReferenceDtype, longest: int)
     """
     dtype = choose_dtype(info, asked, longest)
     everything = CaptureSection(tuple(range(info.layers)))
-    engine = TransformersEngine(dtype=dtype, device="cpu")
+    engine = TransformersEngine(dtype=dtype, device=idle_gpu(need(info, dtype, longest)) or "cpu")
     try:
-        engine.load(replace(profile, capture=everything), lambda event: None)
-        return Reference(engine, dtype)
+        loaded = engine.load(replace(profile, capture=everything), lambda event: None)
+        return Reference(engine, dtype, loaded.device)
     except EngineError as error:
         engine.close()
         raise NoReference(str(error)) from error
@@ -95,6 +100,26 @@ def need(info: ModelInfo, dtype: str, longest: int) -> int:
         weights += info.weight_bytes
     states = (info.layers + 1) * longest * info.hidden * ITEM_SIZE[dtype]
     return int(weights * _LOADING) + states + _BESIDE
+
+
+def idle_gpu(size: int) -> str | None:
+    """A GPU in which nobody holds memory and ``size`` bytes fit; None without one.
+
+    A GPU that is used at all is left alone: what is free there may be what its run is about to
+    take.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    for number in range(torch.cuda.device_count()):
+        try:
+            free, total = torch.cuda.mem_get_info(number)
+        except RuntimeError:  # a lost GPU, or one in exclusive use
+            continue
+        if total - free < _CONTEXT and size < free:
+            return f"cuda:{number}"
+    return None
 
 
 def quantisation(path: Path) -> str:
