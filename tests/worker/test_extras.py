@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from itertools import compress
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from eagle3_agent import clearing
 from eagle3_agent.protocol.events import Note
 from eagle3_agent.protocol.values import OutputFormat
 from eagle3_agent.runs import RunFolder
@@ -38,14 +40,32 @@ def run(
 
 
 def extra(out: Path) -> dict[str, bytes]:
-    """Name -> content of everything that is no sample and not the worker's own."""
+    """Name -> content of everything that is no sample, no marker and no record of both."""
     return {
         str(path.relative_to(out)): path.read_bytes()
         for path in sorted(out.rglob("*"))
         if path.is_file()
         and path.suffix not in (".pt", ".safetensors")
-        and path.name not in ("eagle3.json", "manifest.jsonl")
+        and path.name not in ("eagle3.json", "manifest.jsonl", extras.RECORD)
     }
+
+
+def recorded(out: Path) -> dict[str, Any]:
+    files: dict[str, Any] = json.loads((out / extras.RECORD).read_bytes())["files"]
+    return files
+
+
+def described(out: Path, *names: str) -> dict[str, Any]:
+    bodies = {name: (out / name).read_bytes() for name in names}
+    return {
+        name: {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+        for name, body in bodies.items()
+    }
+
+
+def clear(out: Path, confirm: bool = True) -> clearing.Clearing:
+    run = json.loads((out / "eagle3.json").read_bytes())["run"]
+    return clearing.clear(out, frozenset({run}), confirm)
 
 
 def warnings(of: RunFolder) -> list[str]:
@@ -82,6 +102,14 @@ def test_the_pt_form_has_lengths_config_and_counts(
     )
     assert {int(k): v for k, v in json.loads(counts).items()} == wanted
 
+    assert recorded(out) == described(out, extras.CONFIG, extras.LENGTHS, extras.COUNTS)
+    (out / "notes.txt").write_text("the user's")
+    sizes = [
+        p.stat().st_size for p in out.iterdir() if p.name in recorded(out) or p.suffix == ".pt"
+    ]
+    assert clear(out) == clearing.Clearing(5 + 3, sum(sizes), ("notes.txt",))
+    assert [p.name for p in out.iterdir()] == ["notes.txt"]
+
 
 def test_a_resumed_run_has_the_same_bytes(
     tmp_path: Path, python: Path, models: dict[tiny.Kind, Path]
@@ -94,6 +122,13 @@ def test_a_resumed_run_has_the_same_bytes(
     (out / f".{extras.COUNTS}.1.partial").write_bytes(b"left by a killed attempt")
     run(tmp_path, python, models["llama"], name="2")
     assert extra(out) == whole
+    assert recorded(out) == described(out, *whole)
+
+    # and so has another run, elsewhere and later
+    (out / extras.CONFIG).unlink()
+    out.rename(tmp_path / "first")
+    run(tmp_path, python, models["llama"], name="3")
+    assert extra(out) == whole
 
 
 def test_what_cannot_be_written_is_said_and_costs_no_sample(
@@ -105,6 +140,7 @@ def test_what_cannot_be_written_is_said_and_costs_no_sample(
     assert extras.LENGTHS in text
     assert text.endswith("could not be written (Is a directory): resume the run")
     assert len(list((tmp_path / "out").glob("data_*.pt"))) == 5
+    assert not (tmp_path / "out" / extras.RECORD).exists()
 
 
 @pytest.mark.vllm
@@ -147,10 +183,38 @@ def test_the_safetensors_form_has_a_prepared_dataset_of_the_same_rows(
     assert tiny.skipped(second) == {2: "row 3: empty: no token"}
 
     (out / "hs_1.safetensors").unlink()
-    (out / "prepared" / "data-0.arrow").write_bytes(b"of an earlier attempt")
+    earlier = "prepared/data-0123456789abcdef.arrow"
+    (out / earlier).write_bytes(b"of an earlier attempt")
+    files = {**recorded(out), **described(out, earlier)}
+    (out / extras.RECORD).write_text(json.dumps({"files": files}))
     run(tmp_path, python, models["llama"], "safetensors", name="2")
     assert extra(out) == whole
     assert (out / "prepared/token_freq.pt").read_bytes() == counts
+    assert recorded(out) == described(out, *whole, "prepared/token_freq.pt")
+
+    cleared = clear(out)
+    assert (cleared.files, cleared.kept) == (5 + 4, ())
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.vllm
+def test_a_dataset_of_the_users_is_not_written_over(
+    tmp_path: Path, models: dict[tiny.Kind, Path]
+) -> None:
+    prepared = tmp_path / "out" / "prepared"
+    prepared.mkdir(parents=True)
+    theirs = {
+        "state.json": b'{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}',
+        "data-00000-of-00001.arrow": b"rows",
+    }
+    for name, body in theirs.items():
+        (prepared / name).write_bytes(body)
+    done = run(tmp_path, needs.vllm_python(), models["llama"], "safetensors")
+    (text,) = warnings(done)
+    assert "prepared was not written, since it holds a dataset that no run wrote" in text
+    assert {path.name: path.read_bytes() for path in prepared.iterdir()} == theirs
+    assert clear(tmp_path / "out").kept == ("prepared",)
+    assert {path.name: path.read_bytes() for path in prepared.iterdir()} == theirs
 
 
 def test_without_pyarrow_the_run_says_what_is_missing(

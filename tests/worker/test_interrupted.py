@@ -96,8 +96,7 @@ def _content(output: Path) -> dict[str, object]:
     files: dict[str, object] = {
         str(path.relative_to(output)): path.read_bytes()
         for path in output.rglob("*")
-        # the one says when it was made
-        if path.is_file() and path.name not in ("data_config.json", "manifest.jsonl")
+        if path.is_file() and path.name != "manifest.jsonl"
     }
     # written by threads: in any order, and a torn line of a killed attempt is ended by the next
     files["manifest.jsonl"] = {e["index"]: e for e in map(json.loads, _manifest(output))}

@@ -13,22 +13,25 @@ loss mask, and drops it unless the ids agree: the rows here are those that were 
 truncation, and empty where there is no sample.
 
 All of it follows from the data and the manifest: written again, it has the same bytes.
+``extras.json`` names what was written, for whoever clears the run.
 Source: scripts/data_generation_offline.py and speculators/train of 0.3.0, 0.4.0.1 and 0.9.0.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
+from eagle3_agent import clearing
 from eagle3_agent.protocol.values import Profile
 
 from . import manifest, model_info, prepare
@@ -40,8 +43,10 @@ from .plan import same_row
 LENGTHS = "sample_lengths.json"
 CONFIG = "data_config.json"
 COUNTS = "token_freq.bin"
-PREPARED = "prepared"
+PREPARED = clearing.PREPARED
+RECORD = clearing.EXTRAS
 
+_ARROW = re.compile(r"data-[0-9a-f]{16}\.arrow")
 _COLUMNS = ("input_ids", "loss_mask", "seq_len")
 _ROWS_A_BATCH = 1000
 
@@ -54,20 +59,30 @@ def write(
     Reads the data once more.  Returns what could not be written and why, for a person: the
     samples are good without it.  Raises DataError and ModelError as reading the data does.
     """
-    counts: Counter[int] = Counter()
-    rows = _counted(_rows(entries, profile), counts)
+    written = _Written(folder)
     try:
-        if marker.output_format == "safetensors":
-            return _write_prepared(folder / PREPARED, rows, counts)
-        for _ in rows:
-            pass
-        lengths = {str(index): entries[index].tokens for index in sorted(entries)}
-        _replace(folder / LENGTHS, _json(lengths))
-        _replace(folder / CONFIG, _json(_config(folder, marker, entries, profile)))
-        _replace(folder / COUNTS, _torch(counts))
+        try:
+            return _write(written, marker, entries, profile)
+        finally:
+            written.record()
     except OSError as error:
         where = error.filename or folder
         return [f"{where} could not be written ({error.strerror or error}): resume the run"]
+
+
+def _write(
+    written: _Written, marker: Marker, entries: Mapping[int, Entry], profile: Profile
+) -> list[str]:
+    counts: Counter[int] = Counter()
+    rows = _counted(_rows(entries, profile), counts)
+    if marker.output_format == "safetensors":
+        return _write_prepared(written, rows, counts)
+    for _ in rows:
+        pass
+    lengths = {str(index): entries[index].tokens for index in sorted(entries)}
+    written.put(LENGTHS, _json(lengths))
+    written.put(CONFIG, _json(_config(marker, entries, profile)))
+    written.put(COUNTS, _torch(counts))
     return []
 
 
@@ -93,21 +108,16 @@ def _counted(rows: Iterator[Sample | None], counts: Counter[int]) -> Iterator[Sa
 # ------------------------------------------------------------------ speculators 0.3 and 0.4
 
 
-def _config(
-    folder: Path, marker: Marker, entries: Mapping[int, Entry], profile: Profile
-) -> dict[str, Any]:
+def _config(marker: Marker, entries: Mapping[int, Entry], profile: Profile) -> dict[str, Any]:
     """The fields of speculators' ``DataGenerationConfig`` 2.0, and ours under a name of their own.
 
-    Run and time are those of the folder's beginning, which a resumed run does not change.
+    Without its ``generated_at``, and without the run's number: equal runs write equal files.
     """
-    begun = (folder / manifest.MARKER).stat().st_mtime
-    first = manifest.read_marker(folder) or marker
     return {
         "version": "2.0",
-        "generated_at": datetime.fromtimestamp(begun, timezone.utc).isoformat(),
         "speculators_version": _version("speculators"),
         "reproducibility": {
-            "command": f"eagle3-console run {first.run}",
+            "command": "eagle3-console",
             "package_versions": {
                 name: _version(name) for name in ("torch", "vllm", "transformers", "speculators")
             },
@@ -157,8 +167,11 @@ def _version(name: str) -> str | None:
 # ------------------------------------------------------------------ speculators 0.5 and later
 
 
-def _write_prepared(folder: Path, rows: Iterator[Sample | None], counts: Counter[int]) -> list[str]:
+def _write_prepared(
+    written: _Written, rows: Iterator[Sample | None], counts: Counter[int]
+) -> list[str]:
     """A folder as ``datasets`` saves it; its state.json changes last.  Raises OSError."""
+    folder = written.folder / PREPARED
     try:
         import pyarrow
     except ImportError:
@@ -166,19 +179,37 @@ def _write_prepared(folder: Path, rows: Iterator[Sample | None], counts: Counter
             f"{folder} was not written, and training needs its loss masks: install pyarrow in the "
             "interpreter that host.python names, and resume the run"
         ]
+    if _is_foreign(folder):
+        return [
+            f"{folder} was not written, since it holds a dataset that no run wrote, and training "
+            "needs its loss masks: move it away and resume the run"
+        ]
     folder.mkdir(exist_ok=True)
     grown = _partial(folder / "data.arrow")
     _write_arrow(pyarrow, grown, rows)
     digest = manifest.file_digest(grown)
     name = f"data-{digest[:16]}.arrow"
-    os.replace(grown, folder / name)
-    _replace(folder / "token_freq.pt", _torch(counts))
-    _replace(folder / "dataset_info.json", _json({"features": None}))
-    _replace(folder / "state.json", _json(_state(name, digest)))
-    for old in folder.glob("data-*.arrow"):
-        if old.name != name:
+    written.moved(f"{PREPARED}/{name}", grown, digest)
+    written.put(f"{PREPARED}/token_freq.pt", _torch(counts))
+    written.put(f"{PREPARED}/dataset_info.json", _json({"features": None}))
+    written.put(f"{PREPARED}/state.json", _json(_state(name, digest)))
+    for old in folder.iterdir():
+        if _ARROW.fullmatch(old.name) and old.name != name:
             old.unlink()
     return []
+
+
+def _is_foreign(folder: Path) -> bool:
+    """Whether it is a link, or ``datasets`` saved into it; raises OSError."""
+    if folder.is_symlink():
+        return True
+    try:
+        files = json.loads((folder / "state.json").read_bytes())["_data_files"]
+        return not all(_ARROW.fullmatch(file["filename"]) for file in files)
+    except FileNotFoundError:
+        return False
+    except (ValueError, TypeError, KeyError):
+        return True
 
 
 def _write_arrow(pyarrow: Any, path: Path, rows: Iterator[Sample | None]) -> None:
@@ -224,6 +255,49 @@ def _state(name: str, digest: str) -> dict[str, Any]:
 
 
 # ------------------------------------------------------------------ files
+
+
+class _Written:
+    """Files below the output folder, each replaced whole, and the record of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, Any] = {}
+
+    def put(self, name: str, data: bytes) -> None:
+        """Raises OSError."""
+        _replace(self.folder / name, data)
+        self._add(name, len(data), hashlib.sha256(data).hexdigest())
+
+    def moved(self, name: str, grown: Path, digest: str) -> None:
+        """``grown``, whose sha256 is ``digest``, gets its name; raises OSError."""
+        size = grown.stat().st_size
+        os.replace(grown, self.folder / name)
+        self._add(name, size, digest)
+
+    def _add(self, name: str, size: int, digest: str) -> None:
+        self._files[name] = {"bytes": size, "sha256": digest}
+
+    def record(self) -> None:
+        """Also what an earlier attempt wrote and this one did not.  Raises OSError."""
+        files = {**self._earlier(), **self._files}
+        if files:
+            _replace(self.folder / RECORD, _json({"files": dict(sorted(files.items()))}))
+
+    def _earlier(self) -> dict[str, Any]:
+        """What stands in the record and is still there; one that cannot be read says nothing."""
+        try:
+            files = json.loads((self.folder / RECORD).read_bytes())["files"]
+            return {n: body for n, body in files.items() if _has(self.folder / n, body["bytes"])}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return {}
+
+
+def _has(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
 
 
 def _torch(counts: Counter[int]) -> bytes:
