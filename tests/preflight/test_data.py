@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from eagle3_agent.preflight import arrow, data, data_facts, jsonl, parquet, tally
+from eagle3_agent import jsonline
+from eagle3_agent.preflight import arrow, data, data_facts, parquet, tally
 from eagle3_agent.preflight.check import Facts, known
 from eagle3_agent.preflight.data_facts import PROBE, DataFacts
 from eagle3_agent.preflight.model_facts import PROBE as MODEL
@@ -267,12 +268,12 @@ def test_what_is_no_file_does_not_hang(tmp_path: Path) -> None:
 def test_a_line_without_end_is_passed_over_in_bounded_memory(tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
     with path.open("wb") as file:
-        for _ in range(jsonl.MAX_LINE // 2**20 + 2):
+        for _ in range(jsonline.MAX_LINE // 2**20 + 2):
             file.write(b"x" * 2**20)
         file.write(b"\n" + json.dumps(IDS).encode() + b"\n")
-    seen, found = look(path)
+    seen, found = look(path, deep=True)
     assert (seen.tally.rows, seen.tally.broken) == (2, 1)
-    assert f"line 1: longer than {jsonl.MAX_LINE} bytes" in found.saw
+    assert f"line 1: longer than {jsonline.MAX_LINE} bytes" in found.saw
 
 
 def test_hostile_rows_come_out_printable(tmp_path: Path) -> None:

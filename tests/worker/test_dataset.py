@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from eagle3_agent import jsonline
 from eagle3_agent.worker import plan, rows
 from eagle3_agent.worker.conversations import ChatEncoder
-from eagle3_agent.worker.dataset import Bad, Dataset, Limits, Usable, digest
+from eagle3_agent.worker.dataset import Bad, Dataset, Limits, Usable
 from eagle3_agent.worker.errors import DataError
+from eagle3_agent.worker.manifest import digest
 from support import tiny
 from support.characters import CharacterTokenizer, chatml
 
@@ -168,6 +170,19 @@ def test_the_fingerprint_is_the_content(tmp_path: Path) -> None:
     assert rows.fingerprint(path) == before
     path.write_bytes(path.read_bytes().replace(b"1", b"2"))
     assert rows.fingerprint(path) != before
+
+
+def test_a_line_past_the_limit_is_one_bad_row(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    with path.open("wb") as file:
+        file.write(b'{"input_ids": [1]}\n{"input_ids": [')
+        file.write(b"1, " * (jsonline.MAX_LINE // 3) + b"1]}\n")
+        file.write(b'{"input_ids": [2]}\n')
+    first, second, third = Dataset(path, LIMITS, encoder)
+    assert second == Bad(1, f"line 2: longer than {jsonline.MAX_LINE} bytes")
+    assert isinstance(first, Usable)
+    assert isinstance(third, Usable)
+    assert (third.sample.index, list(third.sample.input_ids)) == (2, [2])
 
 
 def test_digests_tell_ids_from_each_other() -> None:

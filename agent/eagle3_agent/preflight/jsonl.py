@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 from eagle3_agent import jsonline
 
 from .tally import Counter, Limits, Tally
-
-#: A longer line is counted as broken and passed over.
-MAX_LINE = 16 * 1024 * 1024
 
 _MAGIC = (
     (b"\x1f\x8b", "is compressed with gzip", "Unpack it: gunzip."),
@@ -50,30 +47,11 @@ def read(file: IO[bytes], limit: int, limits: Limits) -> Part:
     while not counter.full():
         if taken >= limit:
             return Part(counter.result(), taken, whole=not file.read(1))
-        line = file.readline(MAX_LINE)
-        if not line:
+        line, length = jsonline.take(file, limit - taken)
+        if line == b"":
             break
         number += 1
-        length = len(line)
-        if length == MAX_LINE and not line.endswith(b"\n"):
-            length += _pass_over(file, limit - taken)
-            value: Any = ValueError(f"longer than {MAX_LINE} bytes")
-        elif not line.strip():
-            taken += length
-            continue
-        else:
-            value = jsonline.parse(line)
         taken += length
-        counter.add(f"line {number}", value)
+        if line is None or line.strip():  # a blank line is no row
+            counter.add(f"line {number}", jsonline.parse(line))
     return Part(counter.result(), taken, whole=True)
-
-
-def _pass_over(file: IO[bytes], most: int) -> int:
-    """Skip to the end of this line, or past ``most`` bytes of it; returns the bytes."""
-    skipped = 0
-    while skipped < most:
-        piece = file.readline(1024 * 1024)
-        skipped += len(piece)
-        if not piece or piece.endswith(b"\n"):
-            break
-    return skipped

@@ -6,8 +6,6 @@ leaves a hole, so numbers stay the same whatever else is in the file.
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -187,11 +185,6 @@ def _unpacked(kept: Iterator[tokens.Kept]) -> Iterator[Row]:
             yield Bad(row.index, row.reason)
         else:
             yield Usable(Sample(row.index, row.input_ids, row.loss_mask), row.dropped)
-
-
-def digest(values: Sequence[int]) -> str:
-    """sha256 of the values as little-endian int64: what a manifest line says of a row."""
-    return hashlib.sha256(struct.pack(f"<{len(values)}q", *values)).hexdigest()
 
 
 def _load_tokenizer(model: Path, trust_remote_code: bool) -> Any:

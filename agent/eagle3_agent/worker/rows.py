@@ -16,9 +16,6 @@ from eagle3_agent import jsonline
 
 from .errors import DataError
 
-#: A line longer than this is a broken file, not a conversation.
-MAX_LINE = 256 * 1024 * 1024
-
 _BATCH = 64
 _COLUMNS = ("input_ids", "loss_mask", "messages", "conversations", "tools")
 
@@ -63,14 +60,10 @@ def fingerprint(path: Path) -> str:
 def _jsonl(path: Path) -> Iterator[Raw]:
     with path.open("rb") as file:
         number = 0
-        while line := file.readline(MAX_LINE):
+        while (line := jsonline.take(file)[0]) != b"":
             number += 1
-            place = f"line {number}"
-            if not line.endswith(b"\n") and len(line) == MAX_LINE:
-                raise DataError(f"{path}, {place}: longer than {MAX_LINE} bytes: not JSON lines")
-            if not line.strip():
-                continue  # JSON lines readers take a blank line for no row
-            yield place, jsonline.parse(line)
+            if line is None or line.strip():  # JSON lines readers take a blank line for no row
+                yield f"line {number}", jsonline.parse(line)
 
 
 def _parquet(path: Path) -> Iterator[Raw]:
