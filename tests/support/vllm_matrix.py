@@ -147,6 +147,12 @@ _OLD = ("vllm-0.16", "speculators-0.3", "speculators-0.4")
 
 #: What cannot be measured here, and why.
 HINDERED = {
+    ("kimi", "transformers-4"): "transformers 4 does not know the wrapper",
+    **{
+        ("gptq", stack): "transformers wants optimum for GPTQ"
+        for stack in ("transformers-4", "transformers-5")
+    },
+    ("w8a8", "transformers-5"): "transformers 5 multiplies the packed weights as they lie",
     **{("gpt-oss", stack): "vLLM 0.16's CPU attention takes no float32 sinks" for stack in _OLD},
     **{
         (name, stack): "this build of vLLM 0.16 has no kernel for the packed weights"

@@ -66,6 +66,7 @@ def kimi(folder: Path) -> Any:
         "media_placeholder_token_id": MEDIA,
         "image_token_id": MEDIA,
         "tie_word_embeddings": False,
+        "projection_hidden_size": _VISION["hidden"],
         "text_config": {**text, "model_type": "kimi_k2"},
         "vision_config": _vision_config(),
     }

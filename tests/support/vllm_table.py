@@ -104,23 +104,30 @@ def _worst(figures: Figures) -> Iterator[str]:
     yield "| model | dtype | limit | " + " | ".join(s.title for s in STACKS.values()) + " |"
     yield "| --- " * (3 + len(STACKS)) + "|"
     for name, model in MODELS.items():
-        cells = [_cell(figures.get((name, stack))) for stack in STACKS]
+        cells = [
+            _cell(figures.get((name, stack))) if stack in model.stacks else "-" for stack in STACKS
+        ]
         yield f"| {model.title} | {model.dtype} | {model.tolerance:.0e} | {' | '.join(cells)} |"
 
 
 def _cell(found: Found | None) -> str:
     if found is None:
-        return ""
-    return "cannot" if found.failed else f"{max(found.errors):.1e}"
+        return "not measured"
+    return "cannot" if found.failed else _figure(max(found.errors))
+
+
+def _figure(error: float) -> str:
+    return f"{error:.1e}" if error else "0"
 
 
 def _layers(figures: Figures) -> Iterator[str]:
-    yield "| model, stack | error after layer 0, 1, 2, ... up to the last |"
-    yield "| --- | --- |"
+    yield "| model | stack | error after layer 0, 1, 2, ... up to the last |"
+    yield "| --- | --- | --- |"
     for (name, stack), found in figures.items():
         if not found.failed:
-            errors = ", ".join(f"{error:.1e}" for error in found.errors)
-            yield f"| {MODELS[name].title}, {STACKS[stack].title} | {errors} |"
+            model, every = MODELS[name], ", ".join(map(_figure, found.errors))
+            errors = every if any(found.errors) else "0 in every layer"
+            yield f"| {model.title}, {model.dtype} | {STACKS[stack].title} | {errors} |"
 
 
 def _hindered(figures: Figures) -> Iterator[str]:
