@@ -12,7 +12,7 @@ import pytest
 from eagle3_agent.protocol.values import VerifyReport
 from eagle3_agent.runs import RunFolder, read_value
 from eagle3_console import demo
-from support import tiny
+from support import needs, tiny
 from support.faults import Bug, Played, play, told
 
 pytestmark = pytest.mark.worker
@@ -27,6 +27,39 @@ def model(python: Path) -> Path:
     if not (found / "config.json").exists():
         pytest.skip("the demo's model is not there: run `make demo-env`")
     return found
+
+
+#: Ids of plain text and of chats, where each token stands in them, and whether text comes back.
+_TOKENISE = """
+import json, sys, transformers
+made = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
+found, back = [], []
+for line in open(sys.argv[2], encoding="utf-8"):
+    talk = json.loads(line)["conversations"]
+    text = made.apply_chat_template(
+        [{"role": m["role"], "content": m["content"]} for m in talk], tokenize=False
+    )
+    for given in (text, "  " + talk[0]["content"] + "\\n\\n\\t\\u8c22\\u8c22"):
+        plain = made(given, add_special_tokens=False, return_offsets_mapping=True)
+        found.append([given, plain["input_ids"], plain["offset_mapping"], made(given)["input_ids"]])
+        back.append(made.decode(plain["input_ids"], clean_up_tokenization_spaces=False) == given)
+print(json.dumps([transformers.__version__, all(back), found, made.special_tokens_map]))
+"""
+
+
+@pytest.mark.vllm
+def test_old_and_new_transformers_tokenise_it_alike(python: Path, model: Path) -> None:
+    data = ROOT / "profiles" / "demo-conversations.jsonl"
+    pythons = (python, needs.vllm_python("0.32"))
+    old, new = (
+        json.loads(tiny.run_python(each, _TOKENISE, str(model), str(data)).splitlines()[-1])
+        for each in pythons
+    )
+    assert (old[0][0], new[0][0]) == ("4", "5"), "one release before and one after the change"
+    assert old[1]
+    assert new[1]
+    assert len(old[2]) == 2 * len(data.read_text().splitlines())
+    assert old[2:] == new[2:]
 
 
 def _verify(run: RunFolder) -> VerifyReport:
