@@ -14,6 +14,9 @@ import pytest
 from support import needs
 from support import vllm_matrix as matrix
 
+#: The first test of a group measures the whole group.
+pytestmark = pytest.mark.timeout(1200)
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
