@@ -123,16 +123,6 @@ def test_a_quantised_checkpoint_is_held_twice(
     assert reference.choose_dtype(info, "auto", 2048) == "bfloat16"
 
 
-def test_the_containers_limit_counts(tmp_path: Path) -> None:
-    assert reference.container_memory(tmp_path) is None
-    (tmp_path / "memory.max").write_text("max\n")
-    assert reference.container_memory(tmp_path) is None
-    (tmp_path / "memory.max").write_text(f"{8 * _GIB}\n")
-    (tmp_path / "memory.current").write_text(f"{5 * _GIB}\n")
-    (tmp_path / "memory.stat").write_text(f"anon 1\ninactive_file {_GIB}\nactive_file {_GIB}\n")
-    assert reference.container_memory(tmp_path) == 5 * _GIB
-
-
 # ---------------------------------------------------------------- what is allowed
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from eagle3_agent.protocol.values import CaptureSection, Profile, ReferenceDtype
 from eagle3_agent.worker.engines.base import EngineError, Sample
 from eagle3_agent.worker.engines.transformers import TransformersEngine
+from eagle3_agent.worker.memory import available
 from eagle3_agent.worker.model_info import ITEM_SIZE, ModelInfo
 
 #: What transformers needs to load a checkpoint of a quantisation method.
@@ -161,32 +162,3 @@ def choose_dtype(info: ModelInfo, asked: ReferenceDtype, longest: int) -> str:
         f"a second model needs {told} (weights x {_LOADING:g}, the states of {info.layers} layers, "
         f"1 GiB) and the host has {free / 2**30:.0f} GiB free{hint}"
     )
-
-
-def available() -> int | None:
-    """Bytes of host memory that can be had without swapping, within the container's own limit."""
-    found = [n for n in (_host_memory(), container_memory()) if n is not None]
-    return min(found, default=None)
-
-
-def _host_memory() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
-
-
-def container_memory(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What the limit of this process's own group (cgroup v2) leaves; None without a limit."""
-    try:
-        limit = int((root / "memory.max").read_text())  # "max" without one
-        used = int((root / "memory.current").read_text())
-        facts = dict(
-            line.split() for line in (root / "memory.stat").read_text().splitlines() if line
-        )
-        return limit - used + int(facts.get("inactive_file", 0)) + int(facts.get("active_file", 0))
-    except (OSError, ValueError):
-        return None
