@@ -14,7 +14,8 @@ from eagle3_agent.protocol.values import OutputFormat, VerifyReport
 from eagle3_agent.runs import RunFolder, read_value
 from support import tiny
 
-pytestmark = pytest.mark.worker
+#: Seconds: each test may start several processes that import torch, on cores that others use too.
+pytestmark = [pytest.mark.worker, pytest.mark.timeout(600)]
 
 #: Independent of hooks: transformers' own list of hidden states.
 _COMPARE = """
