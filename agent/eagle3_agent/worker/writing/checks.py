@@ -11,8 +11,9 @@ _BITS = {
     "float32": ("uint32", 0x7FFFFFFF, 0x7F800000),
 }
 
-#: Bytes looked at in one go: a block and its copy without signs stay in a core's cache.
-_BLOCK = 1 << 18
+#: Bytes looked at in one go: a block and its copy without signs stay in a core's cache, and the
+#: interpreter's lock is passed on few times.
+_BLOCK = 1 << 20
 
 
 def fault(states: Any, dtype: str, layers: tuple[int, ...], kind: str) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: Bytes hashed and written between two looks at ``stopped``.
-_PART = 1 << 24
+#: Bytes written, sent to the disk and hashed between two looks at ``stopped``.
+_PART = 1 << 23
+
+#: ``SYNC_FILE_RANGE_WRITE`` of Linux: begin to write these pages out, and do not wait.
+_BEGIN = 2
 
 
 class Stopped(Exception):
@@ -45,10 +50,13 @@ class NewFile:
             if self._stopped():
                 raise Stopped
             part = view[start : start + _PART]
+            left = part
+            while left:
+                left = left[os.write(self._fd, left) :]
+            # the disk is at work while this thread hashes, so that the sync has little to wait for
+            begin_writeback(self._fd, self.size, len(part))
             self._hash.update(part)
             self.size += len(part)
-            while part:
-                part = part[os.write(self._fd, part) :]
 
     def keep(self) -> None:
         """The content is on the disk, then under its name; raises OSError or Stopped."""
@@ -60,6 +68,27 @@ class NewFile:
 
     def sha256(self) -> str:
         return self._hash.hexdigest()
+
+
+def begin_writeback(fd: int, start: int, length: int) -> None:
+    """Have the kernel write a range of a file out; a hint, and nothing where there is no such call.
+
+    An error of the disk is the sync's to tell.
+    """
+    call = _sync_file_range()
+    if call is not None:
+        call(fd, start, length, _BEGIN)
+
+
+@functools.cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    try:
+        call = ctypes.CDLL(None).sync_file_range
+    except (OSError, AttributeError):  # another C library or kernel
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    call.restype = ctypes.c_int
+    return call
 
 
 def sync_file(path: Path) -> None:
