@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,20 @@ def test_a_side_is_a_process_with_turns(tmp_path: Path) -> None:
         found = one.round(60)
         assert found["bytes"] == sum(len(r) for r in spec.made_up(5, 3, 9, 512)) * 2 * 64 * 2
         assert found["durable"] == found["seconds"] > 0
+        assert 0 <= found["cpu"] < 30
         assert os.listdir(tmp_path / "out") == []
         one.pause()
     finally:
         one.end()
+
+
+def test_processor_time_is_that_of_a_group() -> None:
+    before = turns.processor_seconds(os.getpgrp())
+    until = time.process_time() + 0.3
+    while time.process_time() < until:
+        pass
+    assert turns.processor_seconds(os.getpgrp()) - before >= 0.25
+    assert turns.processor_seconds(2**30) == 0.0
 
 
 def test_a_side_that_fails_says_why(tmp_path: Path) -> None:
