@@ -24,9 +24,9 @@ from eagle3_agent.worker.compat.errors import RemoteError
 from eagle3_agent.worker.compat.generate import SOURCE
 from eagle3_agent.worker.compat.patch import Settings
 from eagle3_agent.worker.compat.sources import Sources
-from eagle3_agent.worker.writing import bounds
 from eagle3_agent.worker.writing.pool import layout
 
+from . import machine
 from .base import Captured, Emit, EngineError, Loaded, Output, Sample, Watch
 from .lane import Lane
 from .room import room_for_one
@@ -69,7 +69,7 @@ class SpeculatorsEngine:
         room_for_one(profile.model, info)  # refuses here what would fail after the load
         self._generator = _start(generator_class, profile)
         loaded = self._loaded()
-        call(self._generator.executor, "eagle3_reserve", _buffer(profile, loaded))
+        call(self._generator.executor, "eagle3_reserve", machine.buffer_bytes(profile, loaded))
         return loaded
 
     def _loaded(self) -> Loaded:
@@ -80,7 +80,7 @@ class SpeculatorsEngine:
             hidden=int(text.hidden_size),
             layers=int(text.num_hidden_layers),
             vocab=int(config.model_config.get_vocab_size()),
-            device=_device(config.parallel_config.tensor_parallel_size),
+            device=machine.devices(config.parallel_config.tensor_parallel_size),
             source=getattr(self._generator, SOURCE),
         )
 
@@ -223,13 +223,6 @@ def _start(generator_class: Any, profile: Profile) -> Any:
         raise
 
 
-def _buffer(profile: Profile, loaded: Loaded) -> int:
-    """Host memory to pin while the model is loaded, rather than when samples wait for it."""
-    token = len(profile.capture.layers) * loaded.hidden * model_info.ITEM_SIZE[loaded.dtype]
-    longest = min(profile.data.seq_length, profile.model.max_model_len) * token
-    return profile.output.buffer_bytes or bounds.buffer_bytes(longest)
-
-
 def _settings(profile: Profile) -> Settings:
     tokens, sequences = profile.engine.max_num_batched_tokens, profile.engine.max_num_seqs
     if tokens is not None and sequences is not None and tokens < sequences:
@@ -246,10 +239,3 @@ def _settings(profile: Profile) -> Settings:
         max_num_seqs=sequences,
         layout=layout(profile.output.format),
     )
-
-
-def _device(count: int) -> str:
-    from vllm.platforms import current_platform
-
-    name = str(current_platform.get_device_name())
-    return name if count == 1 else f"{count} x {name}"

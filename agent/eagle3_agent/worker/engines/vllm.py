@@ -22,9 +22,9 @@ from eagle3_agent.protocol.values import Profile
 from eagle3_agent.worker import model_info
 from eagle3_agent.worker.capture.extension import EXTENSION
 from eagle3_agent.worker.compat import errors
-from eagle3_agent.worker.writing import bounds
 from eagle3_agent.worker.writing.pool import layout
 
+from . import machine
 from .base import Captured, Emit, EngineError, Loaded, Output, Sample, Watch
 from .room import room_for_one
 from .ticker import Ticker
@@ -83,7 +83,7 @@ class VllmEngine:
         kind = layout(profile.output.format)
         source = self._rpc("eagle3_attach", list(profile.capture.layers), kind)
         loaded = self._loaded(source)
-        self._rpc("eagle3_reserve", _buffer(profile, loaded))
+        self._rpc("eagle3_reserve", machine.buffer_bytes(profile, loaded))
         return loaded
 
     def _arguments(self, profile: Profile, info: model_info.ModelInfo) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class VllmEngine:
             hidden=int(text.hidden_size),
             layers=int(text.num_hidden_layers),
             vocab=int(config.model_config.get_vocab_size()),
-            device=_device(config.parallel_config.tensor_parallel_size),
+            device=machine.devices(config.parallel_config.tensor_parallel_size),
             source=source,
         )
 
@@ -226,13 +226,6 @@ class VllmEngine:
         _forget_device()
 
 
-def _buffer(profile: Profile, loaded: Loaded) -> int:
-    """Host memory to pin while the model is loaded, rather than when samples wait for it."""
-    token = len(profile.capture.layers) * loaded.hidden * model_info.ITEM_SIZE[loaded.dtype]
-    longest = min(profile.data.seq_length, profile.model.max_model_len) * token
-    return profile.output.buffer_bytes or bounds.buffer_bytes(longest)
-
-
 def _patch(profile: Profile, emit: Emit) -> None:
     """Apply what vLLM itself needs; what cannot be told is told, and nothing more here."""
     from eagle3_agent.worker.compat import registry
@@ -265,13 +258,6 @@ def _tensor(array: Any, dtype: str) -> Any:
     # what came from another process is read-only memory
     tensor = torch.from_numpy(array.copy())
     return tensor.view(getattr(torch, dtype)) if tensor.element_size() == 2 else tensor
-
-
-def _device(count: int) -> str:
-    from vllm.platforms import current_platform
-
-    name = str(current_platform.get_device_name())
-    return name if count == 1 else f"{count} x {name}"
 
 
 def _forget_device() -> None:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import eagle3_agent
-from eagle3_agent import ending, processes
+from eagle3_agent import ending, outcome, processes
 from eagle3_agent.protocol.values import ErrorInfo, Where
 from eagle3_agent.worker.errors import WorkerError
 
@@ -124,7 +124,7 @@ class Child:
             )
             raise ScriptError(text, ended.error)
         if status < 0:
-            text = f"{name} was killed by {_signal(-status)}"
+            text = f"{name} was killed by {outcome.signal_name(-status)}"
         else:
             text = f"{name} ended with exit status {status}"
         if ended is not None:
@@ -139,13 +139,6 @@ class Child:
         if status == -signal.SIGKILL:
             text += " (out of memory?)"
         raise ScriptError(f"{text}; the last line of output: {last_line}" if last_line else text)
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _environment(run: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ from eagle3_agent.worker.compat import probe, registry
 from eagle3_agent.worker.compat.generate import SOURCE
 from eagle3_agent.worker.compat.patch import Settings
 from eagle3_agent.worker.compat.sources import GENERATOR, GENERATOR_CLASS, Sources
+from eagle3_agent.worker.engines import machine
 from eagle3_agent.worker.engines.base import EngineError
 from eagle3_agent.worker.errors import ModelError
 
@@ -95,7 +96,7 @@ def _watch(generator: Any, profile: Profile) -> None:
             channel.Standing(
                 layers=layers,
                 dtype=str(config.model_config.dtype).removeprefix("torch."),
-                device=_device(config.parallel_config.tensor_parallel_size),
+                device=machine.devices(config.parallel_config.tensor_parallel_size),
                 source=str(getattr(self, SOURCE, "")),
             )
         )
@@ -179,10 +180,3 @@ def _same_model(model: str, profile: Profile) -> bool | None:
     except ModelError:
         return None  # the load will say what is wrong with it
     return theirs.fingerprint == model_info.read(Path(profile.model.path)).fingerprint
-
-
-def _device(count: int) -> str:
-    from vllm.platforms import current_platform
-
-    name = str(current_platform.get_device_name())
-    return name if count == 1 else f"{count} x {name}"

@@ -17,6 +17,7 @@ from typing import Any
 
 from eagle3_agent.protocol.values import PatchFinding
 from eagle3_agent.worker import manifest
+from eagle3_agent.worker.writing import files
 
 FINDING = PatchFinding(
     patch="script/atomic-save",
@@ -61,7 +62,7 @@ def _whole(save: Callable[..., Any], folder: str) -> Callable[..., Any]:
         )
         try:
             save(obj, temporary, *args, **kwargs)
-            _sync(temporary)
+            files.sync_file(Path(temporary))
             os.replace(temporary, os.path.join(folder, name))
         except BaseException as error:
             _explain(error, os.path.join(folder, name), temporary)
@@ -69,14 +70,6 @@ def _whole(save: Callable[..., Any], folder: str) -> Callable[..., Any]:
         return None
 
     return saved
-
-
-def _sync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _explain(error: BaseException, path: str, temporary: str) -> None:
