@@ -10,8 +10,9 @@ import pytest
 from eagle3_agent import jsonline
 from eagle3_agent.worker import plan, rows
 from eagle3_agent.worker.conversations import ChatEncoder
-from eagle3_agent.worker.dataset import Bad, Dataset, Limits, Usable
+from eagle3_agent.worker.dataset import Bad, Dataset, Usable
 from eagle3_agent.worker.errors import DataError
+from eagle3_agent.worker.limits import Limits
 from eagle3_agent.worker.manifest import digest
 from support import tiny
 from support.characters import CharacterTokenizer, chatml

@@ -18,7 +18,7 @@ import io, json, sys, zipfile
 import torch
 from eagle3_agent.worker.engines.base import Output
 from eagle3_agent.worker.writing import formats
-from eagle3_agent.worker.writing.pool import Item
+from eagle3_agent.worker.writing.item import Item
 
 def output(kind, dtype, layers=(5, 1, 5), hidden=16):
     return Output("/", kind, layers, dtype, hidden, {"dtype": dtype, "layers": "[5, 1, 5]"},

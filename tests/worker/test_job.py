@@ -17,8 +17,9 @@ from eagle3_agent.runs import RunFolder
 from eagle3_agent.worker import engines, extras, manifest, run
 from eagle3_agent.worker.engines.base import Captured, Emit, Loaded, Output, Sample, Watch
 from eagle3_agent.worker.writing.formats import Sink
+from eagle3_agent.worker.writing.item import Item
 from eagle3_agent.worker.writing.ledger import Ledger, Measured, Rejected
-from eagle3_agent.worker.writing.pool import Item, Pool
+from eagle3_agent.worker.writing.pool import Pool
 from support import tiny
 
 Extract = Callable[["Engine", Iterator[Sample], Output, Watch], None]

@@ -18,8 +18,9 @@ from eagle3_agent.worker import manifest
 from eagle3_agent.worker.engines.base import Output
 from eagle3_agent.worker.manifest import Marker
 from eagle3_agent.worker.writing.formats import Misshapen, Sink, Unfit
+from eagle3_agent.worker.writing.item import Item
 from eagle3_agent.worker.writing.ledger import Fault, Follower, Line, Measured, Rejected, Written
-from eagle3_agent.worker.writing.pool import Item, Pool, PoolFailed, Save
+from eagle3_agent.worker.writing.pool import Pool, PoolFailed, Save
 from support import tiny
 
 SIZE = 100
@@ -321,7 +322,8 @@ def test_finish_looks_around_while_the_disk_is_slow(bench: Bench) -> None:
 _HALF = """
 import sys, threading
 from eagle3_agent.worker.engines.base import Output
-from eagle3_agent.worker.writing.pool import Item, Pool
+from eagle3_agent.worker.writing.item import Item
+from eagle3_agent.worker.writing.pool import Pool
 class States: nbytes = 1
 def save(item, output, file):
     file.write(b"half")
@@ -355,7 +357,8 @@ def test_a_killed_writer_leaves_whole_files_and_a_claim_clears_the_rest(bench: B
 _MANY = """
 import sys, time
 from eagle3_agent.worker.engines.base import Output
-from eagle3_agent.worker.writing.pool import Item, Pool
+from eagle3_agent.worker.writing.item import Item
+from eagle3_agent.worker.writing.pool import Pool
 SIZE = 16 << 20
 class States:
     nbytes = SIZE

@@ -14,7 +14,8 @@ import pytest
 from eagle3_agent import paths
 from eagle3_agent.worker import tokens
 from eagle3_agent.worker.conversations import ChatEncoder
-from eagle3_agent.worker.dataset import Dataset, Limits, Row
+from eagle3_agent.worker.dataset import Dataset, Row
+from eagle3_agent.worker.limits import Limits
 from eagle3_agent.worker.tokens import Cache, Kept
 from support import tiny
 from support.characters import CharacterTokenizer, chatml

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any, Union
 
 from eagle3_agent import rowrules
 from eagle3_agent.rowrules import Ready, RowError
@@ -20,6 +20,7 @@ from . import rows, tokens
 from .conversations import ChatEncoder
 from .engines.base import Sample
 from .errors import DataError, ModelError
+from .limits import Limits
 
 #: So many rows are looked at for the first one that is no broken line.
 _PEEK = 100
@@ -43,18 +44,6 @@ class Bad:
 
 
 Row = Union[Usable, Bad]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What bounds a sample."""
-
-    vocab: int
-    seq_length: int
-    max_model_len: int
-    max_samples: int | None = None
-    too_long: Literal["truncate", "skip"] = "truncate"
-    """What becomes of more than ``seq_length`` tokens."""
 
 
 def read(data: Path, model: Path, limits: Limits, *, trust_remote_code: bool = False) -> Dataset:

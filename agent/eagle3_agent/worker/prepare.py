@@ -7,8 +7,9 @@ from pathlib import Path
 from eagle3_agent.protocol.values import Profile
 
 from . import dataset, model_info, rows
-from .dataset import Dataset, Limits
+from .dataset import Dataset
 from .errors import ModelError
+from .limits import Limits
 from .manifest import CONVENTION, Marker
 from .model_info import ModelInfo
 

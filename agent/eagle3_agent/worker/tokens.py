@@ -26,15 +26,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from eagle3_agent import paths
 
 from . import rows
 from .errors import DataError
-
-if TYPE_CHECKING:
-    from .dataset import Limits
+from .limits import Limits
 
 #: Bytes that all entries take together; the ones unused for longest go first.
 LIMIT = 4 * 2**30

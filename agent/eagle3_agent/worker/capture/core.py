@@ -324,7 +324,7 @@ class Capture:
             self._done[name] = _Request(request.length, None, request.states, request.length)
             request.states = None
             return
-        from eagle3_agent.worker.writing.pool import Item
+        from eagle3_agent.worker.writing.item import Item
 
         index, mask = self._expectation(name, request.length)
         item = Item(

@@ -16,8 +16,9 @@ from typing import Any
 from eagle3_agent.protocol.events import Load, Note
 from eagle3_agent.protocol.values import Profile
 from eagle3_agent.worker import model_info
+from eagle3_agent.worker.writing.item import Item
 from eagle3_agent.worker.writing.ledger import Measured
-from eagle3_agent.worker.writing.pool import Item, Pool, layout
+from eagle3_agent.worker.writing.pool import Pool, layout
 
 from .base import Captured, Emit, EngineError, Loaded, Output, Sample, Watch
 

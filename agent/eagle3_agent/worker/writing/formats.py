@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from eagle3_agent.protocol.values import OutputFormat
 from eagle3_agent.worker.engines.base import Output
 
 from . import checks, torchzip
-
-if TYPE_CHECKING:
-    from .pool import Item
+from .item import Item
 
 Layout = Literal["LSH", "SLH"]
 

@@ -13,10 +13,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from eagle3_agent import runs
 from eagle3_agent.worker import manifest
@@ -25,9 +23,10 @@ from eagle3_agent.worker.manifest import Entry
 
 from . import files, formats
 from .formats import Layout, Misshapen, Sink, Unfit, layout
+from .item import Item
 from .ledger import Fault, Ledger, Measured, Rejected, Written
 
-__all__ = ["Item", "Layout", "Pool", "PoolFailed", "layout"]
+__all__ = ["Layout", "Pool", "PoolFailed", "layout"]
 
 _SYNC_EVERY = 2.0
 """Seconds between syncs of folder and manifest: how much of a run a power cut can cost.  A resume
@@ -37,22 +36,6 @@ _ABORT = 8.0
 """Seconds that ``abort`` waits for threads that are inside of a write or a copy."""
 
 _WATCH = 0.2
-
-
-@dataclass(eq=False)
-class Item:
-    """One captured sample on its way to the disk."""
-
-    index: int
-    input_ids: Sequence[int]
-    loss_mask: Sequence[int]
-    states: Any
-    """CPU tensor, contiguous, in memory that nobody writes to until ``release``: as ``layout``
-    says ``[L, S, H]`` or ``[S, L, H]``, L as asked, repeats repeated."""
-    ready: Callable[[], None]
-    """Blocks until the bytes are there; may raise.  Called by a writer thread."""
-    release: Callable[[], None]
-    """Called exactly once, whatever happens, when the bytes are no longer needed."""
 
 
 class PoolFailed(Exception):
