@@ -174,6 +174,7 @@ CI = (
     ("deepseek", "transformers-5"),
     ("deepseek-mla", "vllm-0.32"),
     ("kimi", "vllm-0.16"),
+    ("kimi", "speculators-0.3"),
     ("kimi-mla", "vllm-0.32"),
     ("gpt-oss", "vllm-0.32"),
     ("gpt-oss-bf16", "speculators-0.3"),

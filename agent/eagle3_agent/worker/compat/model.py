@@ -156,8 +156,11 @@ def _apply_tokenizer(settings: Settings) -> None:
 
     def made(model_config: Any) -> Any:
         def make(*args: Any, **kwargs: Any) -> Any:
-            kwargs.setdefault("skip_tokenizer_init", True)
-            return model_config(*args, **kwargs)
+            config = model_config(*args, **{"skip_tokenizer_init": True, **kwargs})
+            if config.is_multimodal_model and "skip_tokenizer_init" not in kwargs:
+                # vLLM measures how much memory a picture takes, and its processor asks for one
+                config.skip_tokenizer_init = False
+            return config
 
         return make
 
@@ -212,7 +215,8 @@ PATCHES = (
         title="Do without a tokenizer",
         symptom="a missing or remote-code tokenizer ends the load, though token ids are given",
         cause="the generator and vLLM's structured output load one that nothing here uses",
-        change="goes on without it; passes skip_tokenizer_init=True",
+        change="goes on without it; passes skip_tokenizer_init=True, except for multimodal models, "
+        "whose processor needs one",
         until="speculators takes token ids alone",
         probe=_probe_tokenizer,
         apply=_apply_tokenizer,
