@@ -108,6 +108,11 @@ def test_a_pair_that_tests_run_is_not_remarked_on(vllm: str, speculators: str) -
     assert registry.untried(vllm, speculators) == ""
 
 
+def test_a_release_that_ran_on_a_gpu_is_not_remarked_on_with_the_engine_that_ran() -> None:
+    assert registry.untried("0.20.2", "") == ""
+    assert registry.untried("0.20.2", "0.3.0") != ""
+
+
 def test_a_pair_that_no_test_runs_is_told() -> None:
     told = registry.untried("0.13.0", "0.3.0")
     assert told.startswith("vllm 0.13.0 with speculators 0.3.0: never run with this release")

@@ -89,6 +89,7 @@ def detached(folder: Path) -> dict[str, Any]:
     runner, capture = capturing((1, 5), model=fake.NamedModel())
     runner.add("a", IDS[0])
     capture.detach()
+    capture.detach()  # nothing more to take back
     again = Capture(runner, (2, 2), "SLH", keep=True)
     runner.step(("a", 0, 10))
     rows = again.take()["a"]

@@ -153,6 +153,7 @@ class Capture:
         """Leave the model and its runner as they were."""
         self.reset()
         if self._keep:
+            self._keep = False
             self._source.remove()
             for name in self._wrapped:
                 delattr(self._runner, name)

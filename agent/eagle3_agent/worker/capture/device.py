@@ -141,7 +141,7 @@ class Cuda:
         if error.value:
             raise CaptureRefused(
                 f"{size >> 20} MiB of host memory cannot be pinned ({error}): "
-                "set output.buffer_bytes to less"
+                "set output.buffer to less"
             )
         self._registered.add(memory.data_ptr())
         return memory

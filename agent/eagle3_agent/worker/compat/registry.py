@@ -21,10 +21,11 @@ PATCHES: tuple[Patch, ...] = (
     *runner.PATCHES,
 )
 
-#: (vLLM, speculators) that the tests run; "" where speculators is not there.
+#: (vLLM, speculators) that the tests run; "" where speculators is not there.  0.20.2 ran on a GPU,
+#: with engine ``vllm``.
 TRIED = frozenset(
     (vllm, speculators) for vllm in ("0.16.0", "0.32.0") for speculators in ("0.3.0", "0.4.0.1", "")
-)
+) | {("0.20.2", "")}
 
 
 def findings(sources: Sources | None = None) -> tuple[PatchFinding, ...]:
@@ -58,7 +59,8 @@ def untried(vllm: str, speculators: str) -> str:
     if (vllm.partition("+")[0], speculators) in TRIED:
         return ""
     pair = f"vllm {vllm}" + (f" with speculators {speculators}" if speculators else "")
-    tried = "vllm 0.16.0 and 0.32.0" + (", speculators 0.3.0 and 0.4.0.1" if speculators else "")
+    both, alone = "0.16.0 and 0.32.0, speculators 0.3.0 and 0.4.0.1", "0.16.0, 0.20.2 and 0.32.0"
+    tried = f"vllm {both if speculators else alone}"
     return f"{pair}: never run with this release, judged by signatures alone (tried: {tried})"
 
 
