@@ -88,14 +88,3 @@ class CaptureExtension:
         except Exception as error:
             self._eagle3.drop_requests()
             return Reply(error=replace(failure.describe(error), rank=self.rank))
-
-    # ------------------------------------------------------- the names that speculators calls
-
-    def _setup_hidden_states_capture(self, layer_ids: list[int]) -> None:
-        self.eagle3_attach(layer_ids, "LSH")
-
-    def _reset_capture(self) -> None:
-        self.eagle3_reset()
-
-    def _get_captured_states(self) -> dict[str, Rows]:
-        return self.eagle3_take()
