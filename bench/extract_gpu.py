@@ -74,7 +74,6 @@ class Report:
 def main(argv: list[str] | None = None) -> int:
     """0 when every side was measured, 1 when one was not."""
     asked = parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a side does not outlive this
     shape = Shape.of(asked.model)
     data = made_up(asked.samples, asked.shortest or asked.length, asked.length, shape.vocab)
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -197,4 +196,5 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a side does not outlive this
     sys.exit(main())

@@ -44,6 +44,23 @@ def test_a_worker_that_was_asked_to_end_is_not_the_cause(
     assert errors._dead() == ""
 
 
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (128 + signal.SIGTERM, ""),
+        (1, "vLLM's worker of rank 0 died: exit status 1"),
+    ],
+)
+def test_a_status_that_says_asked_to_end_is_not_the_cause(
+    monkeypatch: pytest.MonkeyPatch, status: int, told: str
+) -> None:
+    process = multiprocessing.get_context("fork").Process(target=os._exit, args=(status,))
+    process.start()
+    assert connection.wait([process.sentinel], timeout=30)
+    monkeypatch.setattr(errors, "_processes", {0: process})
+    assert errors._dead() == told
+
+
 def test_a_worker_that_lives_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     process = multiprocessing.get_context("fork").Process(target=signal.pause, daemon=True)
     process.start()

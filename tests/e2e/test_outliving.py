@@ -55,7 +55,9 @@ def is_whole(output: Path) -> bool:
         assert len(data) == entry["bytes"]
         assert hashlib.sha256(data).hexdigest() == entry["sha256"]
     there = {path.name for path in output.iterdir()}
-    assert there == {entry["file"] for entry in entries} | {"manifest.jsonl", "eagle3.json"}
+    beside = json.loads((output / "extras.json").read_bytes())["files"]
+    ours = {"manifest.jsonl", "eagle3.json", "extras.json", *beside}
+    assert there == {entry["file"] for entry in entries} | ours
     return len(entries) == ROWS
 
 

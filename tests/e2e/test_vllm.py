@@ -88,7 +88,8 @@ def test_the_whole_job(desk: Workstation, parts: Path) -> None:
 
     preview = desk.run("clear", ALIAS, "last")
     assert preview.code == ExitCode.USAGE
-    assert f"{ROWS} files" in preview.err
+    beside = json.loads((desk.folder / "out" / "extras.json").read_bytes())["files"]
+    assert f"{ROWS + len(beside)} files" in preview.err
     assert len(list((desk.folder / "out").glob("data_*.pt"))) == ROWS
 
 

@@ -68,6 +68,13 @@ def test_vllm_of_anyone_warns() -> None:
     assert "VLLM::EngineCore" in found.saw
 
 
+def test_a_run_that_goes_on_is_told_beside_a_stranger() -> None:
+    found = verdict(VLLM, replace(OURS, guarded=True))
+    assert found.status == "warn"
+    assert "running under a supervisor: 0003" in found.saw
+    assert found.todo == "If they are yours and not needed: kill 500"
+
+
 def test_what_cannot_be_ended_is_told() -> None:
     found = verdict(replace(OURS, state="D"))
     assert "stuck in the kernel (D)" in found.saw

@@ -29,7 +29,10 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
         rest = len(others) - _SHOWN + seen.more
         return CHECK.verdict(
             "warn",
-            saw + (f"\nand {rest} more" if rest > 0 else "") + tail,
+            saw
+            + (f"\nand {rest} more" if rest > 0 else "")
+            + (f"\n{going}" if guarded else "")
+            + tail,
             "No run that is kept here; they may hold GPU memory or take it at any time.",
             f"If they are yours and not needed: kill {_pids(others)}",
         )

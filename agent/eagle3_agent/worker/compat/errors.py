@@ -165,8 +165,8 @@ def _dead() -> str:
         gone = process.sentinel in leaving
         process.join(max(0.0, until - time.monotonic()) if gone else 0)
         code = process.exitcode
-        # the executor ends the others with SIGTERM once one has died
-        if code not in (None, 0, -signal.SIGTERM):
+        # the executor ends the others with SIGTERM once one has died, and some say so in a status
+        if code not in (None, 0, -signal.SIGTERM, 128 + signal.SIGTERM):
             how = f"exit status {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
             memory = " (out of memory?)" if code == -signal.SIGKILL else ""
             return f"vLLM's worker of rank {rank} died: {how}{memory}"
