@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from eagle3_console import demo
@@ -54,8 +54,13 @@ def run(folder: Path, wanted: Sequence[Case]) -> None:
             found = {case: Found(failed=str(error)[-2000:]) for case in group}
         for case, figures in found.items():
             print("@".join(case), figures, file=sys.stderr, flush=True)
-        keep({**kept(), **found})
+        keep({**kept(), **{case: _anywhere(figures) for case, figures in found.items()}})
         shutil.rmtree(place)
+
+
+def _anywhere(found: Found) -> Found:
+    """Without the path of the checkout in which it was measured."""
+    return replace(found, failed=found.failed.replace(f"{vllm_env.ROOT}/", ""))
 
 
 def _case(text: str) -> Case:
