@@ -86,7 +86,7 @@ def _syntax(profile: Profile, path: str, source: bytes) -> Syntax | None:
 
 PROBE = Probe("script", ScriptFacts, _collect, timeout=_TIMEOUT + 2)
 
-_WHY = "Engine script runs this file in the worker's process; without it nothing is extracted."
+_WHY = "Engine script runs this file; without it nothing is extracted."
 
 
 def judge(facts: Facts, profile: Profile) -> Verdict:

@@ -34,6 +34,15 @@ class Rows:
     """One numpy array [S, H] per asked layer, in that order; 16-bit floats as int16 bits."""
     dtype: str
 
+    def tensors(self) -> list[Any]:
+        """Copies of the layers as tensors of ``dtype``: a caller may write into them."""
+        import torch
+
+        # what came from another process is read-only memory
+        made = [torch.from_numpy(layer.copy()) for layer in self.layers]
+        kind = getattr(torch, self.dtype)
+        return [state.view(kind) if state.element_size() == 2 else state for state in made]
+
 
 @dataclass
 class _Request:

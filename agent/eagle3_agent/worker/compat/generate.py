@@ -92,7 +92,7 @@ class _Call:
                     self._driver.add(name, row)
             for reply in self._driver.steps():
                 for name, found in reply.rows.items():
-                    states[name] = [_as_tensor(layer, found.dtype) for layer in found.layers]
+                    states[name] = found.tensors()
         except BaseException as error:
             self._driver.drop(error)
             raise
@@ -132,14 +132,6 @@ def check(rows: list[list[int]], model_config: Any) -> None:
             reasons[place] = f"has the token id {bad}, the vocabulary has {vocab}"
     if reasons:
         raise RefusedRowsError(reasons)
-
-
-def _as_tensor(array: Any, dtype: str) -> Any:
-    import torch
-
-    # what came through the queue is read-only memory: a caller may write into its tensors
-    tensor = torch.from_numpy(array.copy())
-    return tensor.view(getattr(torch, dtype)) if tensor.element_size() == 2 else tensor
 
 
 def _patch(

@@ -131,7 +131,7 @@ class VllmEngine:
             for name, rows in self._rpc("eagle3_take").items():
                 # newer releases add a random part to a request's id
                 known = name if name in names else name.rpartition("-")[0]
-                states = tuple(_tensor(layer, rows.dtype) for layer in rows.layers)
+                states = tuple(rows.tensors())
                 yield Captured(names.pop(known), states)
         self._drain()
 
@@ -250,14 +250,6 @@ def _text_only(info: model_info.ModelInfo) -> dict[str, Any]:
     if "language_model_only" in EngineArgs.__dataclass_fields__:
         return {"language_model_only": True}
     return {"limit_mm_per_prompt": dict.fromkeys(_MODALITIES, 0)}
-
-
-def _tensor(array: Any, dtype: str) -> Any:
-    import torch
-
-    # what came from another process is read-only memory
-    tensor = torch.from_numpy(array.copy())
-    return tensor.view(getattr(torch, dtype)) if tensor.element_size() == 2 else tensor
 
 
 def _forget_device() -> None:
