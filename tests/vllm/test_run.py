@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from eagle3_agent import runs
 from eagle3_agent.protocol.events import Failure, Patched, Plan, Stage, Throughput
 from eagle3_agent.protocol.values import (
     CaptureSection,
@@ -21,11 +17,10 @@ from eagle3_agent.protocol.values import (
     ModelSection,
     OutputSection,
     Profile,
-    VerifyReport,
 )
-from eagle3_agent.runs import RunFolder
 from support import needs, vllm_env
 from support.vllm_env import run_script
+from support.vllm_runs import supervised, verified
 
 LAYERS = (5, 1, 3, 7)
 
@@ -54,24 +49,6 @@ def _profile(
     )
 
 
-def _supervised(profile: Profile) -> RunFolder:
-    folder = runs.create(profile, profile.engine.name, attempt=1)
-    command = [sys.executable, "-E", "-s", str(vllm_env.AGENT), "supervise", str(folder.path)]
-    subprocess.run(command, check=True, timeout=200, stdin=subprocess.DEVNULL)
-    return folder
-
-
-def _verified(folder: RunFolder, report: Path) -> VerifyReport:
-    command = [str(vllm_env.interpreter()), "-m", "eagle3_agent.worker", "verify"]
-    subprocess.run(
-        [*command, str(folder.path), "--samples", "2", "--report", str(report)],
-        env={**vllm_env.environment(), "EAGLE3_HOME": os.environ["EAGLE3_HOME"]},
-        check=True,
-        timeout=120,
-    )
-    return runs.read_value(report, VerifyReport)
-
-
 @pytest.mark.parametrize(
     ("engine", "version"), [("speculators", "0.16"), ("vllm", "0.16"), ("vllm", "0.32")]
 )
@@ -80,7 +57,7 @@ def test_a_run_ends_completed_with_right_files(
 ) -> None:
     needs.vllm_python(version)
     made = run_script("make.py", tmp_path, "llama", "float32")
-    folder = _supervised(_profile(tmp_path, engine, version))
+    folder = supervised(_profile(tmp_path, engine, version), 200)
     end = folder.exit()
     assert end is not None
     assert end.state == "completed", folder.output.read_text(errors="replace")[-4000:]
@@ -106,7 +83,7 @@ def test_a_run_ends_completed_with_right_files(
     assert found["files"] == made["rows"]
     assert found["worst"] <= 1e-5
 
-    report = _verified(folder, tmp_path / "verify.json")
+    report = verified(folder, tmp_path / "verify.json")
     assert report.ok
     assert report.files == made["rows"]
     assert [check.ok for check in report.checked] == [True, True]
@@ -125,7 +102,7 @@ def test_a_load_that_fails_says_what_and_where(tmp_path: Path) -> None:
     config = tmp_path / "model" / "config.json"
     # more ids than the shards hold rows: vLLM ends this in a bare assert
     config.write_text(config.read_text().replace('"vocab_size": 500', '"vocab_size": 600'))
-    folder = _supervised(_profile(tmp_path))
+    folder = supervised(_profile(tmp_path), 200)
     end = folder.exit()
     assert end is not None
     assert end.state == "failed"

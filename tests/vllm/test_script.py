@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -22,11 +21,11 @@ from eagle3_agent.protocol.values import (
     ModelSection,
     OutputSection,
     Profile,
-    VerifyReport,
 )
 from eagle3_agent.runs import RunFolder
 from support import own_script, vllm_env
 from support.vllm_env import run_script
+from support.vllm_runs import supervised, verified
 
 #: An engine start and two reference models, on a machine that may be busy.
 pytestmark = pytest.mark.timeout(600)
@@ -64,30 +63,12 @@ def _profile(folder: Path, arguments: tuple[str, ...], ranks: int = 1) -> Profil
     )
 
 
-def _supervised(profile: Profile) -> RunFolder:
-    run = runs.create(profile, "script", attempt=1)
-    command = [sys.executable, "-E", "-s", str(vllm_env.AGENT), "supervise", str(run.path)]
-    subprocess.run(command, check=True, timeout=500, stdin=subprocess.DEVNULL)
-    return run
-
-
-def _verified(run: RunFolder, report: Path) -> VerifyReport:
-    command = [str(vllm_env.interpreter()), "-m", "eagle3_agent.worker", "verify"]
-    subprocess.run(
-        [*command, str(run.path), "--samples", "2", "--report", str(report)],
-        env={**vllm_env.environment(), "EAGLE3_HOME": os.environ["EAGLE3_HOME"]},
-        check=True,
-        timeout=120,
-    )
-    return runs.read_value(report, VerifyReport)
-
-
 def _tail(run: RunFolder) -> str:
     return run.output.read_text(errors="replace")[-6000:]
 
 
 def test_the_script_as_it_is_gives_right_files_over_two_ranks(folder: Path) -> None:
-    run = _supervised(_profile(folder, _arguments(folder, LAYERS, 2), ranks=2))
+    run = supervised(_profile(folder, _arguments(folder, LAYERS, 2), ranks=2), 500)
     end = run.exit()
     assert end is not None
     assert (end.state, end.survivors) == ("completed", ()), _tail(run)
@@ -109,7 +90,7 @@ def test_the_script_as_it_is_gives_right_files_over_two_ranks(folder: Path) -> N
     found = run_script("compare.py", folder, json.dumps(LAYERS))
     assert (found["wrong"], found["files"]) == ([], len(rows))
     assert found["worst"] <= 1e-5
-    report = _verified(run, folder / "verify.json")
+    report = verified(run, folder / "verify.json")
     assert (report.ok, report.files) == (True, len(rows))
 
 
@@ -130,7 +111,7 @@ def test_the_same_script_by_itself_fails(folder: Path) -> None:
 
 
 def test_layers_that_the_profile_does_not_name_end_it_before_the_load(folder: Path) -> None:
-    run = _supervised(_profile(folder, _arguments(folder, (2, 4, 5, 7), 1)))
+    run = supervised(_profile(folder, _arguments(folder, (2, 4, 5, 7), 1)), 500)
     end = run.exit()
     assert end is not None
     assert end.state == "failed"
@@ -148,7 +129,7 @@ def test_an_error_inside_of_vllms_worker_is_told_whole(folder: Path) -> None:
     config = folder / "model" / "config.json"
     # more ids than the shards hold rows: vLLM ends this in a bare assert
     config.write_text(config.read_text().replace('"vocab_size": 500', '"vocab_size": 600'))
-    run = _supervised(_profile(folder, _arguments(folder, LAYERS, 1)))
+    run = supervised(_profile(folder, _arguments(folder, LAYERS, 1)), 500)
     end = run.exit()
     assert end is not None
     assert (end.state, end.survivors) == ("failed", ())
@@ -201,7 +182,7 @@ def test_an_abort_ends_processes_that_the_script_spawned_and_keeps_what_is_whole
     assert (end.state, end.survivors) == ("aborted", ()), _tail(run)
     assert processes.marked(str(run.path)) == []
     assert list((folder / "out").glob(".*")) == []
-    report = _verified(run, folder / "verify.json")
+    report = verified(run, folder / "verify.json")
     kept = len(list((folder / "out").glob("data_*.pt")))
     assert 0 < report.files <= kept < len(rows) * 60
     assert all(check.ok for check in report.checked)
