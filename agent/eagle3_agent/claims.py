@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from .preflight.gpu_facts import VISIBLE, select
+from .preflight.gpus.gpu_facts import VISIBLE, select
 from .protocol.values import Gpu, Profile
 
 #: Claimed when nobody can say which GPUs there are: clashes with every GPU.

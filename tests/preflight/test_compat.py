@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from eagle3_agent.preflight import compat
 from eagle3_agent.preflight.check import Facts, known
-from eagle3_agent.preflight.compat import PROBE, CompatFacts, WorkerReport
+from eagle3_agent.preflight.libraries import compat
+from eagle3_agent.preflight.libraries.compat import PROBE, CompatFacts, WorkerReport
 from eagle3_agent.protocol.values import PatchFinding, Verdict
 from support import needs
 from support.preflight import gather, profile

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from eagle3_agent import jsonline
-from eagle3_agent.preflight import arrow, data, data_facts, parquet, tally
 from eagle3_agent.preflight.check import Facts, known
-from eagle3_agent.preflight.data_facts import PROBE, DataFacts
-from eagle3_agent.preflight.model_facts import PROBE as MODEL
-from eagle3_agent.preflight.model_facts import ModelFacts
-from eagle3_agent.preflight.tally import Limits, Tally
+from eagle3_agent.preflight.data import arrow, data_facts, parquet, tally
+from eagle3_agent.preflight.data import rows as data
+from eagle3_agent.preflight.data.data_facts import PROBE, DataFacts
+from eagle3_agent.preflight.data.tally import Limits, Tally
+from eagle3_agent.preflight.model.model_facts import PROBE as MODEL
+from eagle3_agent.preflight.model.model_facts import ModelFacts
 from eagle3_agent.protocol.values import Profile, Verdict
 from eagle3_agent.rowrules import RowError
 from support.preflight import gather, profile

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_agent.preflight import gpu, interpreter_facts
 from eagle3_agent.preflight.check import Facts, known
-from eagle3_agent.preflight.gpu_facts import PROBE, GpuFacts, select
-from eagle3_agent.preflight.interpreter_facts import InterpreterFacts
+from eagle3_agent.preflight.gpus import present as gpu
+from eagle3_agent.preflight.gpus.gpu_facts import PROBE, GpuFacts, select
+from eagle3_agent.preflight.libraries import interpreter_facts
+from eagle3_agent.preflight.libraries.interpreter_facts import InterpreterFacts
 from eagle3_agent.protocol.values import Gpu, GpuProcess, HostSample, Profile
 from support import nvml_double
 from support.preflight import gather, profile

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_agent.preflight import engine, gpu_facts, interpreter, interpreter_facts
+from eagle3_agent.preflight import engine
 from eagle3_agent.preflight.check import Facts, known
-from eagle3_agent.preflight.gpu_facts import GpuFacts
-from eagle3_agent.preflight.interpreter_facts import PROBE, InterpreterFacts
+from eagle3_agent.preflight.gpus import gpu_facts
+from eagle3_agent.preflight.gpus.gpu_facts import GpuFacts
+from eagle3_agent.preflight.libraries import interpreter, interpreter_facts
+from eagle3_agent.preflight.libraries.interpreter_facts import PROBE, InterpreterFacts
 from eagle3_agent.protocol.values import HostSample, Verdict
 from eagle3_agent.worker.compat import registry
 from support.preflight import gather, gone, profile, until

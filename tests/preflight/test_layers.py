@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from eagle3_agent.preflight import layers
 from eagle3_agent.preflight.check import Facts, known
-from eagle3_agent.preflight.model_facts import PROBE, ModelFacts
+from eagle3_agent.preflight.model import layers
+from eagle3_agent.preflight.model.model_facts import PROBE, ModelFacts
 from eagle3_agent.protocol.values import Verdict
 from support.preflight import profile
 

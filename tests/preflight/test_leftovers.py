@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from eagle3_agent import paths, processes, runs
-from eagle3_agent.preflight import leftovers
 from eagle3_agent.preflight.check import Facts, known
-from eagle3_agent.preflight.leftovers_facts import PROBE, Leftover, LeftoverFacts
+from eagle3_agent.preflight.running import leftovers
+from eagle3_agent.preflight.running.leftovers_facts import PROBE, Leftover, LeftoverFacts
 from eagle3_agent.protocol.events import Spawned
 from eagle3_agent.protocol.values import Verdict
 from support.preflight import gather, profile, until

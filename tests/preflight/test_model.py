@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_agent.preflight import model, safetensors
 from eagle3_agent.preflight.check import known
-from eagle3_agent.preflight.model_facts import PROBE, BadShard, ModelFacts
+from eagle3_agent.preflight.model import folder as model
+from eagle3_agent.preflight.model import safetensors
+from eagle3_agent.preflight.model.model_facts import PROBE, BadShard, ModelFacts
 from eagle3_agent.protocol.values import Verdict
 from support import models
 from support.preflight import gather, profile

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from eagle3_agent.preflight import disk, output
 from eagle3_agent.preflight.check import Facts, known
-from eagle3_agent.preflight.data_facts import PROBE as DATA
-from eagle3_agent.preflight.data_facts import DataFacts
-from eagle3_agent.preflight.model_facts import PROBE as MODEL
-from eagle3_agent.preflight.model_facts import ModelFacts
-from eagle3_agent.preflight.output_facts import PROBE, Marked, OutputFacts
+from eagle3_agent.preflight.data.data_facts import PROBE as DATA
+from eagle3_agent.preflight.data.data_facts import DataFacts
+from eagle3_agent.preflight.model.model_facts import PROBE as MODEL
+from eagle3_agent.preflight.model.model_facts import ModelFacts
+from eagle3_agent.preflight.output import disk
+from eagle3_agent.preflight.output import folder as output
+from eagle3_agent.preflight.output.output_facts import PROBE, Marked, OutputFacts
 from eagle3_agent.protocol.values import Profile, Verdict
 from support.preflight import gather, profile
 

@@ -17,10 +17,10 @@ import pytest
 from eagle3_agent import preflight
 from eagle3_agent.preflight import bounded, catalogue, environment, runner, text
 from eagle3_agent.preflight.check import Ask, Check, Facts, Outcome, Probe, known
-from eagle3_agent.preflight.gpu_facts import PROBE as GPUS
-from eagle3_agent.preflight.gpu_facts import GpuFacts
-from eagle3_agent.preflight.interpreter_facts import PROBE as INTERPRETER
-from eagle3_agent.preflight.interpreter_facts import InterpreterFacts
+from eagle3_agent.preflight.gpus.gpu_facts import PROBE as GPUS
+from eagle3_agent.preflight.gpus.gpu_facts import GpuFacts
+from eagle3_agent.preflight.libraries.interpreter_facts import PROBE as INTERPRETER
+from eagle3_agent.preflight.libraries.interpreter_facts import InterpreterFacts
 from eagle3_agent.protocol import dumps, from_json, to_json
 from eagle3_agent.protocol.values import Gpu, HostSample, Profile, Verdict
 from support import models
@@ -124,9 +124,9 @@ def test_a_judge_that_fails_is_a_warning() -> None:
 
 
 def test_every_check_is_in_the_catalogue_once_and_says_what_silence_means() -> None:
-    assert tuple(c.id for c in catalogue.for_profile(profile())) == IDS
+    assert tuple(c.id for c in catalogue.for_ask(Ask(profile()))) == IDS
     asked = profile(engine_name="script", engine_script="/s.py")
-    assert [c.id for c in catalogue.for_profile(asked)] == [IDS[0], "script", *IDS[1:]]
+    assert [c.id for c in catalogue.for_ask(Ask(asked))] == [IDS[0], "script", *IDS[1:]]
     for check in catalogue.CHECKS:
         assert check.title
         assert check.needs

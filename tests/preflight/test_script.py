@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_agent.preflight import script
 from eagle3_agent.preflight.check import known
-from eagle3_agent.preflight.script import PROBE, ScriptFacts, Syntax
+from eagle3_agent.preflight.libraries import script
+from eagle3_agent.preflight.libraries.script import PROBE, ScriptFacts, Syntax
 from eagle3_agent.protocol.values import Verdict
 from support.preflight import gather, profile
 

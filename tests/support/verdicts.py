@@ -8,19 +8,15 @@ from __future__ import annotations
 
 from functools import cache
 
-from eagle3_agent.preflight import (
-    catalogue,
-    compat,
-    data_facts,
-    gpu_facts,
-    interpreter_facts,
-    leftovers_facts,
-    model_facts,
-    output_facts,
-    runner,
-)
-from eagle3_agent.preflight.check import Facts, known
-from eagle3_agent.preflight.tally import Tally
+from eagle3_agent.preflight import catalogue, runner
+from eagle3_agent.preflight.check import Ask, Facts, known
+from eagle3_agent.preflight.data import data_facts
+from eagle3_agent.preflight.data.tally import Tally
+from eagle3_agent.preflight.gpus import gpu_facts
+from eagle3_agent.preflight.libraries import compat, interpreter_facts
+from eagle3_agent.preflight.model import model_facts
+from eagle3_agent.preflight.output import output_facts
+from eagle3_agent.preflight.running import leftovers_facts
 from eagle3_agent.protocol.values import HostSample, Profile, Report
 
 from .recording import busy_sample, recorded
@@ -43,7 +39,7 @@ def profile() -> Profile:
 
 
 def judged(facts: Facts, at: float) -> Report:
-    verdicts = runner.judge(catalogue.for_profile(profile()), facts, profile(), _SECONDS)
+    verdicts = runner.judge(catalogue.for_ask(Ask(profile())), facts, profile(), _SECONDS)
     return Report(verdicts, 0.671, at)
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from eagle3_agent.protocol.values import Profile
-
-from . import compat, data, disk, gpu, interpreter, layers, leftovers, model, output, script
-from .check import Check
+from .check import Ask, Check
+from .data import rows as data
+from .gpus import present as gpu
+from .libraries import compat, interpreter, script
+from .model import folder as model
+from .model import layers
+from .output import disk
+from .output import folder as output
+from .running import leftovers
 
 CHECKS: tuple[Check, ...] = (
     interpreter.CHECK,
@@ -22,6 +27,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def for_profile(profile: Profile) -> tuple[Check, ...]:
-    """The checks that bear on this profile: the script's where one is to be run."""
-    return tuple(c for c in CHECKS if c is not script.CHECK or profile.engine.name == "script")
+def for_ask(ask: Ask) -> tuple[Check, ...]:
+    """The checks that bear on this profile: the script's where one is to be run, deep if asked."""
+    return tuple(c for c in CHECKS if c.applies(ask))

@@ -7,11 +7,11 @@ that is ``runner``'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from eagle3_agent.protocol.values import Profile, Report, Status, Verdict
+from eagle3_agent.protocol.values import Action, Profile, Report, Status, Verdict
 
 T = TypeVar("T")
 
@@ -63,6 +63,15 @@ def known(*pairs: tuple[Probe[Any], Any]) -> Facts:
     return Facts({probe.name: value for probe, value in pairs})
 
 
+def always(ask: Ask) -> bool:
+    return True
+
+
+def only_deep(ask: Ask) -> bool:
+    """For a check whose probe takes the host's time or memory for seconds."""
+    return ask.deep
+
+
 @dataclass(frozen=True)
 class Check:
     """One question of the preflight."""
@@ -80,9 +89,26 @@ class Check:
     silence_todo: str = ""
     wants: tuple[Probe[Any], ...] = ()
     """Probes whose facts improve the verdict and which it can do without."""
+    applies: Callable[[Ask], bool] = always
+    """Whether it is asked at all; a check that does not apply is not in the report."""
 
-    def verdict(self, status: Status, saw: str, why: str = "", todo: str = "") -> Verdict:
-        return Verdict(check=self.id, title=self.title, status=status, saw=saw, why=why, todo=todo)
+    def verdict(
+        self,
+        status: Status,
+        saw: str,
+        why: str = "",
+        todo: str = "",
+        actions: Sequence[Action] = (),
+    ) -> Verdict:
+        return Verdict(
+            check=self.id,
+            title=self.title,
+            status=status,
+            saw=saw,
+            why=why,
+            todo=todo,
+            actions=tuple(actions),
+        )
 
     def decide(self, facts: Facts, profile: Profile) -> Verdict:
         """The verdict, whatever the probes did; a judge that fails is a warning, never a crash."""

@@ -7,7 +7,7 @@ import re
 from eagle3_agent.protocol.values import EngineName, Profile
 
 from .check import Facts
-from .interpreter_facts import PROBE, InterpreterFacts
+from .libraries.interpreter_facts import PROBE, InterpreterFacts
 
 #: speculators from this version on extracts through vLLM's own connector, another job.
 SPECULATORS_END = (0, 5)

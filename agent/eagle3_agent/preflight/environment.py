@@ -6,8 +6,9 @@ import os
 import platform
 from typing import Any
 
-from . import gpu_facts, interpreter_facts
 from .check import Facts
+from .gpus import gpu_facts
+from .libraries import interpreter_facts
 
 
 def fingerprint(facts: Facts) -> dict[str, Any]:

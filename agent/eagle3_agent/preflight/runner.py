@@ -45,8 +45,9 @@ class _Answer:
 def run(profile: Profile, deep: bool = False) -> Outcome:
     """The whole preflight.  Blocks for as long as the slowest probe, at most its timeout."""
     began = time.monotonic()
-    checks = catalogue.for_profile(profile)
-    facts, seconds = gather(probes_of(checks), Ask(profile, deep))
+    ask = Ask(profile, deep)
+    checks = catalogue.for_ask(ask)
+    facts, seconds = gather(probes_of(checks), ask)
     report = Report(
         verdicts=judge(checks, facts, profile, seconds),
         seconds=round(time.monotonic() - began, 3),

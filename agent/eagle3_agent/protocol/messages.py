@@ -2,7 +2,8 @@
 
 A client's message carries ``id``; exactly one reply carries the same number
 as ``re``: the type named in the message's docstring, or ``Refused``.
-``Chunk``, ``Telemetry`` and ``RunChanged`` come unasked once subscribed.
+``Chunk``, ``Telemetry`` and ``RunChanged`` come unasked once subscribed;
+``Probing`` comes before its reply, with the same ``re``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Literal, Union, cast, get_args
 
 from .codec import decode
 from .values import (
+    Action,
     HostSample,
     PatchFinding,
     Problem,
@@ -21,6 +23,7 @@ from .values import (
     Report,
     RunDetail,
     RunSummary,
+    Verdict,
     VerifyReport,
 )
 
@@ -61,11 +64,26 @@ class GetRun:
 
 @dataclass(frozen=True)
 class RunPreflight:
-    """-> Checked"""
+    """-> Checked; with ``deep``, Probing meanwhile, as probes answer."""
 
     id: int
     profile: Profile
     deep: bool = False
+    """Take minutes: compute on each GPU, move data between them, write gigabytes."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """Take one action that a preflight of this profile offered.  -> Acted
+
+    The check is made again first, and the action is taken only if it is offered again with the
+    same targets: what is done never comes from the client.
+    """
+
+    id: int
+    profile: Profile
+    check: str
+    action: Action
 
 
 @dataclass(frozen=True)
@@ -226,6 +244,29 @@ class Checked:
 
 
 @dataclass(frozen=True)
+class Probing:
+    """A preflight goes on: ``waiting`` names the probes that have not answered yet."""
+
+    re: int
+    done: int
+    total: int
+    waiting: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Acted:
+    """What was done, and what the check says now."""
+
+    re: int
+    done: tuple[str, ...]
+    """A line each, in order: signals sent, who left and after how long, what was moved where."""
+    verdict: Verdict
+    """The same check, made again afterwards."""
+    helped: bool
+    """It no longer blocks or warns, or no longer offers this action."""
+
+
+@dataclass(frozen=True)
 class Started:
     re: int
     run: str
@@ -334,6 +375,7 @@ Message = Union[
     ListRuns,
     GetRun,
     RunPreflight,
+    Act,
     Start,
     Resume,
     Abort,
@@ -351,6 +393,8 @@ Message = Union[
     Runs,
     Detail,
     Checked,
+    Probing,
+    Acted,
     Started,
     Done,
     Cleared,

@@ -126,6 +126,41 @@ class ErrorInfo:
 
 Status = Literal["pass", "warn", "block", "skip"]
 
+ActionKind = Literal["terminate", "stop-unit", "remove-lock", "move-aside"]
+
+
+@dataclass(frozen=True)
+class ProcessRef:
+    """A process that cannot be mistaken for another that got its pid later."""
+
+    pid: int
+    start_time: int
+    """Clock ticks since boot, field 22 of proc(5)'s stat."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """A way out that the agent can take, once a person has read ``effect`` and said yes.
+
+    Only the fields of its ``kind`` are set: ``processes`` to terminate, the ``unit`` to stop, the
+    ``path`` to remove or to move to ``aside``, with the inode that it had when it was offered.
+    """
+
+    id: str
+    """Stable for the same target, unique within its verdict: ``terminate-48213``."""
+    kind: ActionKind
+    title: str
+    """What it does, as a short sentence without its end: ``End pid 48213 (python3.12)``."""
+    effect: tuple[str, ...]
+    """Everything that will happen, a line each, with the commands that would do the same."""
+    processes: tuple[ProcessRef, ...] = ()
+    unit: str = ""
+    """A systemd unit, ``vllm.service``; ``user@1000: vllm.service`` is one of a user's manager."""
+    path: str = ""
+    aside: str = ""
+    device: int = 0
+    inode: int = 0
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -142,6 +177,8 @@ class Verdict:
     todo: str = ""
     """The way out; empty when there is nothing to do."""
     seconds: float = 0.0
+    actions: tuple[Action, ...] = ()
+    """What the agent could do about it; the likeliest help first."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 from eagle3_agent.protocol import MAX_LINE, VERSION, Message, ProtocolError, decode_message, encode
 from eagle3_agent.protocol.messages import (
     Abort,
+    Act,
     AgentStatus,
     Clear,
     Hello,
@@ -38,7 +39,7 @@ def changes(message: Message) -> bool:
     """Whether a message would change the host: what a read-only client may not send."""
     if isinstance(message, Clear):
         return message.confirm
-    return isinstance(message, (Start, Resume, Abort, StopAgent))
+    return isinstance(message, (Act, Start, Resume, Abort, StopAgent))
 
 
 class Client:

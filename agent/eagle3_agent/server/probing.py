@@ -11,8 +11,8 @@ from typing import TypeVar
 from eagle3_agent import archive
 from eagle3_agent.preflight import engine
 from eagle3_agent.preflight.check import Outcome
-from eagle3_agent.preflight.compat import relevant
-from eagle3_agent.preflight.interpreter_facts import InterpreterFacts
+from eagle3_agent.preflight.libraries.compat import relevant
+from eagle3_agent.preflight.libraries.interpreter_facts import InterpreterFacts
 from eagle3_agent.protocol import ProtocolError, dumps, from_json
 from eagle3_agent.protocol.messages import Compat, Verify
 from eagle3_agent.protocol.values import PatchFinding, Profile, VerifyReport

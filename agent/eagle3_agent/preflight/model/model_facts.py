@@ -9,9 +9,10 @@ import stat
 from dataclasses import dataclass
 from typing import Any
 
+from eagle3_agent.preflight.check import Ask, Probe
+from eagle3_agent.preflight.files import open_regular
+
 from . import safetensors
-from .check import Ask, Probe
-from .files import open_regular
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

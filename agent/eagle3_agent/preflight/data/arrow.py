@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO
 
-from .files import open_regular
+from eagle3_agent.preflight.files import open_regular
 
 _CONTINUATION = 0xFFFFFFFF
 _METADATA_LIMIT = 64 * 1024 * 1024

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from eagle3_agent.preflight.check import Check, Facts
+from eagle3_agent.preflight.model.model_facts import PROBE as MODEL
+from eagle3_agent.preflight.text import number, plural, show, size
 from eagle3_agent.protocol.values import Profile, Verdict
 
-from .check import Check, Facts
 from .data_facts import PROBE, DataFacts
-from .model_facts import PROBE as MODEL
 from .tally import Tally
-from .text import number, plural, show, size
 
 _CONVERT = (
     'A row is {"messages": [{"role": …, "content": …}]}, {"conversations": [{"from": …, '

@@ -11,9 +11,10 @@ import os
 from dataclasses import dataclass, field
 from typing import IO
 
+from eagle3_agent.preflight.check import Ask, Probe
+from eagle3_agent.preflight.files import open_regular
+
 from . import arrow, jsonl, parquet
-from .check import Ask, Probe
-from .files import open_regular
 from .tally import CHARACTERS_A_TOKEN, Limits, Tally
 
 #: Bytes read of a JSONL file in the quick preflight.

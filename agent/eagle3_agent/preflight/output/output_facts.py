@@ -13,10 +13,9 @@ import stat
 import time
 from dataclasses import dataclass
 
+from eagle3_agent.preflight.check import Ask, Probe
+from eagle3_agent.preflight.files import open_regular
 from eagle3_agent.protocol import ProtocolError, from_json
-
-from .check import Ask, Probe
-from .files import open_regular
 
 MARKER = "eagle3.json"
 MANIFEST = "manifest.jsonl"

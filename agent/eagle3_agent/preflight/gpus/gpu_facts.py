@@ -7,12 +7,11 @@ import os
 from dataclasses import dataclass
 
 from eagle3_agent import archive
+from eagle3_agent.preflight import bounded
+from eagle3_agent.preflight.check import Ask, Probe
+from eagle3_agent.preflight.text import show
 from eagle3_agent.protocol import from_json
 from eagle3_agent.protocol.values import Gpu, HostSample
-
-from . import bounded
-from .check import Ask, Probe
-from .text import show
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 TIMEOUT = 8.0

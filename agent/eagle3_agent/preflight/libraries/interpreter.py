@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 
+from eagle3_agent.preflight import engine
+from eagle3_agent.preflight.check import Check, Facts
+from eagle3_agent.preflight.gpus.gpu_facts import PROBE as GPUS
+from eagle3_agent.preflight.text import show
 from eagle3_agent.protocol.values import Profile, Verdict
 
-from . import engine
-from .check import Check, Facts
-from .gpu_facts import PROBE as GPUS
 from .interpreter_facts import PROBE, InterpreterFacts
-from .text import show
 
 #: The worker is written for this Python and newer.
 OLDEST_PYTHON = (3, 10)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from eagle3_agent.preflight import engine
+from eagle3_agent.preflight.check import Check, Facts
+from eagle3_agent.preflight.libraries import interpreter_facts
+from eagle3_agent.preflight.text import listed, plural, show, size, when
 from eagle3_agent.protocol.values import Gpu, GpuProcess, Profile, Verdict
 
-from . import engine, interpreter_facts
-from .check import Check, Facts
 from .gpu_facts import PROBE, VISIBLE, Selection, select
-from .text import listed, plural, show, size, when
 
 #: Bytes in use that do not count as dirty: a display server or a monitor, no CUDA context.
 CLEAN_LIMIT = 256 * 1024 * 1024

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from eagle3_agent.preflight import bounded
+from eagle3_agent.preflight.check import Ask, Check, Facts, Probe
+from eagle3_agent.preflight.files import open_regular
+from eagle3_agent.preflight.text import show, size
 from eagle3_agent.protocol.values import Profile, Verdict
 
-from . import bounded, interpreter_facts
-from .check import Ask, Check, Facts, Probe
-from .files import open_regular
-from .text import show, size
+from . import interpreter_facts
 
 #: Bytes; a script by hand is a few hundred lines.
 _LIMIT = 4 * 1024 * 1024
@@ -126,4 +127,5 @@ CHECK = Check(
     silence="block",
     silence_why=_WHY,
     silence_todo="Look at the mount that holds the script.",
+    applies=lambda ask: ask.profile.engine.name == "script",
 )

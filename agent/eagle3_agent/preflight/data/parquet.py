@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from .files import open_regular
+from eagle3_agent.preflight.files import open_regular
 
 MAGIC = b"PAR1"
 

@@ -13,13 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from eagle3_agent import archive
+from eagle3_agent.preflight import bounded, engine
+from eagle3_agent.preflight.check import Ask, Check, Facts, Probe
+from eagle3_agent.preflight.files import open_regular
+from eagle3_agent.preflight.text import listed, plural, show
 from eagle3_agent.protocol import ProtocolError, dumps, from_json
 from eagle3_agent.protocol.values import PatchFinding, Profile, Verdict
 
-from . import bounded, engine, interpreter_facts
-from .check import Ask, Check, Facts, Probe
-from .files import open_regular
-from .text import listed, plural, show
+from . import interpreter_facts
 
 #: Seconds for the worker's probe: reading vLLM from a cold network disk takes most of them.
 WORKER_TIMEOUT = 50.0

@@ -14,8 +14,8 @@ import struct
 from dataclasses import dataclass
 from typing import IO, Any
 
-from .files import open_regular
-from .text import number
+from eagle3_agent.preflight.files import open_regular
+from eagle3_agent.preflight.text import number
 
 #: The reference implementation refuses a larger header.
 HEADER_LIMIT = 100_000_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 
+from eagle3_agent.preflight.check import Check, Facts
+from eagle3_agent.preflight.text import number, plural, show, size
 from eagle3_agent.protocol.values import Profile, Verdict
 
-from .check import Check, Facts
 from .model_facts import PROBE, ModelFacts
-from .text import number, plural, show, size
 
 _SHOWN = 5
 _WHY_WHOLE = "The load reads every shard and fails at this one, at the end of the wait."

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eagle3_agent.preflight.check import Check, Facts
+from eagle3_agent.preflight.data.data_facts import PROBE as DATA
+from eagle3_agent.preflight.model.model_facts import PROBE as MODEL
+from eagle3_agent.preflight.text import number, plural, show, size
 from eagle3_agent.protocol.values import Profile, Verdict
 
-from .check import Check, Facts
-from .data_facts import PROBE as DATA
-from .model_facts import PROBE as MODEL
 from .output_facts import PROBE as OUTPUT
-from .text import number, plural, show, size
 
 #: The rest of the output: headers, manifest, the file that is being written.
 MARGIN = 0.05

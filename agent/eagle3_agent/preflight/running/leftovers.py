@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
+from eagle3_agent.preflight.check import Check, Facts
+from eagle3_agent.preflight.text import listed, plural, show, when
 from eagle3_agent.protocol.values import Profile, Verdict
 
-from .check import Check, Facts
 from .leftovers_facts import PROBE, Leftover
-from .text import listed, plural, show, when
 
 _SHOWN = 8
 

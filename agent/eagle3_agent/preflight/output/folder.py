@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from eagle3_agent.preflight.check import Check, Facts
+from eagle3_agent.preflight.text import listed, number, plural, show, size
 from eagle3_agent.protocol.values import Profile, Verdict
 
-from .check import Check, Facts
 from .output_facts import MARKER, PROBE, OutputFacts
-from .text import listed, number, plural, show, size
 
 _OTHER = "Choose another output.dir, or clear the run that wrote it."
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from eagle3_agent import paths, processes, runs
+from eagle3_agent.preflight.check import Ask, Probe
 from eagle3_agent.processes import Identity, Process
 from eagle3_agent.protocol.events import Spawned
-
-from .check import Ask, Probe
 
 _MOST = 64
 _MAPS_LIMIT = 4 * 1024 * 1024

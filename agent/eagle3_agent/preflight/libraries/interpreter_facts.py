@@ -9,10 +9,9 @@ import stat
 import time
 from dataclasses import dataclass, field
 
+from eagle3_agent.preflight import bounded
+from eagle3_agent.preflight.check import Ask, Probe
 from eagle3_agent.protocol.values import Profile
-
-from . import bounded
-from .check import Ask, Probe
 
 #: Distributions whose versions a run depends on.
 DISTRIBUTIONS = (

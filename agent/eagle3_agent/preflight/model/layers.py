@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from eagle3_agent.preflight.check import Check, Facts
+from eagle3_agent.preflight.text import show
 from eagle3_agent.protocol.values import Profile, Verdict
 
-from .check import Check, Facts
 from .model_facts import PROBE
-from .text import show
 
 _CONVENTION = "Entry i is the state after decoder layer i, counted from 0."
 

@@ -1,0 +1,1 @@
+"""The data: rows and tokens, read without its libraries."""

@@ -1,0 +1,1 @@
+"""The profile's interpreter, and whether what it holds fits."""

@@ -1,0 +1,1 @@
+"""Where samples go: the folder, its filesystem, room and speed."""

@@ -1,0 +1,1 @@
+"""Processes that live on this host, and what they hold."""
