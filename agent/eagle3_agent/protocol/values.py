@@ -222,6 +222,12 @@ class GpuProcess:
     bytes: int | None
     """Device memory; None where NVML does not say."""
     started: float | None = None
+    start_time: int | None = None
+    """Clock ticks since boot, with the pid its identity; None where the process cannot be seen."""
+    unit: str = ""
+    """The systemd unit that runs it, as ``Action.unit`` names one."""
+    container: str = ""
+    """The container that it lives in, as far as its cgroup says: ``docker 4f1c2ab90d21``."""
 
 
 @dataclass(frozen=True)
