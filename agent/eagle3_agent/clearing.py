@@ -18,15 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-MARKER = "eagle3.json"
-MANIFEST = "manifest.jsonl"
+from .outputs import MANIFEST, MARKER, SAMPLE
+
 EXTRAS = "extras.json"
 """What a run wrote beside the samples: ``{"files": {NAME: {"bytes", "sha256"}}}``."""
 
 PREPARED = "prepared"
 """The one folder that a run makes in its output folder; names in it begin with ``prepared/``."""
 
-_SAMPLE = re.compile(r"(?:data_\d{1,12}\.pt|hs_\d{1,12}\.safetensors)")
 _BESIDE = re.compile(r"(?:sample_lengths\.json|data_config\.json|token_freq\.bin)")
 _INSIDE = re.compile(
     r"(?:data-[0-9a-f]{16}\.arrow|token_freq\.pt|dataset_info\.json|state\.json)", re.ASCII
@@ -37,7 +36,7 @@ def _unfinished(*names: str) -> re.Pattern[str]:
     return re.compile(rf"\.(?:{'|'.join(names)})\.\d{{1,10}}\.partial", re.ASCII)
 
 
-_PARTIAL = _unfinished(_SAMPLE.pattern, _BESIDE.pattern, r"extras\.json")
+_PARTIAL = _unfinished(SAMPLE.pattern, _BESIDE.pattern, r"extras\.json")
 _PARTIAL_INSIDE = _unfinished(r"data\.arrow", _INSIDE.pattern)
 
 #: Longest marker, record of extras or manifest line that is read (bytes).
@@ -218,7 +217,7 @@ def _manifest(fd: int) -> Iterator[tuple[str, int]]:
                 name, size = body["file"], body["bytes"]
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue
-            if isinstance(name, str) and _SAMPLE.fullmatch(name) and isinstance(size, int):
+            if isinstance(name, str) and SAMPLE.fullmatch(name) and isinstance(size, int):
                 yield name, size
 
 

@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eagle3_agent import journal, runs
+from eagle3_agent.outputs import MANIFEST as MANIFEST
+from eagle3_agent.outputs import MARKER as MARKER
+from eagle3_agent.outputs import PARTIAL, SAMPLE
 from eagle3_agent.protocol import ProtocolError, dumps, from_json
 from eagle3_agent.protocol.values import OutputFormat
 
 from .errors import OutputError
-
-MARKER = "eagle3.json"
-MANIFEST = "manifest.jsonl"
 
 #: Written with the data, since libraries disagree by one layer about what an id means.
 CONVENTION = (
@@ -37,9 +36,6 @@ _CHECKERS = 4
 
 _AT_ONCE = 1024
 """Files whose check is queued: of a million, a queue alone would take a gigabyte."""
-
-_SAMPLE = re.compile(r"(?:data_\d+\.pt|hs_\d+\.safetensors)")
-_PARTIAL = re.compile(r"\.(?:data_\d+\.pt|hs_\d+\.safetensors)\.\d+\.partial")
 
 
 @dataclass(frozen=True)
@@ -209,7 +205,7 @@ def read_marker(folder: Path) -> Marker | None:
 def _refuse_strangers(folder: Path) -> None:
     if not folder.exists():
         return
-    strangers = [p.name for p in folder.iterdir() if _SAMPLE.fullmatch(p.name)]
+    strangers = [p.name for p in folder.iterdir() if SAMPLE.fullmatch(p.name)]
     if strangers or (folder / MANIFEST).exists():
         name = sorted(strangers)[0] if strangers else MANIFEST
         raise OutputError(
@@ -228,7 +224,7 @@ def strangers(folder: Path, known: set[str]) -> list[str]:
     return sorted(
         name
         for name in names
-        if name not in known and (name.endswith("pt") or _SAMPLE.fullmatch(name))
+        if name not in known and (name.endswith("pt") or SAMPLE.fullmatch(name))
     )
 
 
@@ -238,7 +234,7 @@ def remove_partials(folder: Path) -> None:
     Raises OSError.
     """
     for path in folder.iterdir():
-        if _PARTIAL.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+        if PARTIAL.fullmatch(path.name) and path.is_file() and not path.is_symlink():
             path.unlink()
 
 
@@ -250,7 +246,7 @@ def set_aside(folder: Path, known: set[str]) -> dict[str, str]:
     """
     moved = {}
     for name in sorted(path.name for path in folder.iterdir()):
-        if not _SAMPLE.fullmatch(name) or name in known:
+        if not SAMPLE.fullmatch(name) or name in known:
             continue
         new = f"{name}.aside"
         number = 1
@@ -281,7 +277,7 @@ def _read(path: Path) -> Iterator[Entry]:
             entry = from_json(Entry, json.loads(line))
         except (ValueError, ProtocolError, RecursionError):
             continue
-        if _SAMPLE.fullmatch(entry.file):
+        if SAMPLE.fullmatch(entry.file):
             yield entry
 
 

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 import time
 from dataclasses import dataclass
 
+from eagle3_agent.outputs import MANIFEST, MARKER, SAMPLE
 from eagle3_agent.preflight.check import Ask, Probe
 from eagle3_agent.preflight.files import open_regular
 from eagle3_agent.protocol import ProtocolError, from_json
 
-MARKER = "eagle3.json"
-MANIFEST = "manifest.jsonl"
-
 _PROBE_BYTES = 64 * 1024
 _MARKER_LIMIT = 1024 * 1024
 _MANIFEST_LIMIT = 512 * 1024 * 1024
-_SAMPLE = re.compile(r"(?:data_\d+\.pt|hs_\d+\.safetensors)")
 
 
 @dataclass(frozen=True)
@@ -185,7 +181,7 @@ def _look_inside(path: str) -> _Inside:
     strangers: list[str] = []
     with os.scandir(path) as entries:
         for entry in entries:
-            if _SAMPLE.fullmatch(entry.name):
+            if SAMPLE.fullmatch(entry.name):
                 inside.samples += 1
                 if entry.is_file(follow_symlinks=False):
                     sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
@@ -229,7 +225,7 @@ def _manifest(path: str) -> dict[str, int]:
                 name, size = entry["file"], entry["bytes"]
             except (ValueError, RecursionError, KeyError, TypeError):
                 continue
-            if isinstance(name, str) and type(size) is int and _SAMPLE.fullmatch(name):
+            if isinstance(name, str) and type(size) is int and SAMPLE.fullmatch(name):
                 found[name] = size
     return found
 
