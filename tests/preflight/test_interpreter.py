@@ -295,3 +295,36 @@ def test_the_inner_timeout_is_a_fact_of_its_own(tmp_path: Path) -> None:
     hung = script(tmp_path / "python", "#!/bin/sh\nexec sleep 600\n")
     found = interpreter_facts.ask(profile(host_python=str(hung)), timeout=0.3)
     assert "did not answer within" in found.problem
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("cuda: Optional[str] = '12.8'", "12.8"),
+        ("cuda = '11.7'", "11.7"),
+        ("cuda: Optional[str] = None", ""),
+        ("debug = False", None),
+    ],
+)
+def test_torchs_cuda_is_read_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, told: str | None
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('torch was imported')")
+    (tmp_path / "torch" / "version.py").write_text(f"__version__ = '2.10.0'\n{line}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert gather(PROBE, profile()).get(PROBE).torch_cuda == told
+
+
+def test_an_installation_leaves_its_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "vllm-0.32.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n")
+    (folder / "RECORD").write_text("vllm/__init__.py,,\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    first = gather(PROBE, profile()).get(PROBE)
+    assert first.executable == os.path.realpath(sys.executable)
+    assert first.dists["vllm"] == "0.32.0"
+    assert first.stamps["vllm"].startswith(f"{folder}/RECORD 19 ")
+    (folder / "RECORD").write_text("vllm/__init__.py,,\nvllm/a.py,,\n")
+    assert gather(PROBE, profile()).get(PROBE).stamps["vllm"] != first.stamps["vllm"]

