@@ -14,6 +14,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import cgroups
+
 #: Set in a worker's environment, so that its processes can be found after their parents died.
 RUN_VARIABLE = "EAGLE3_RUN"
 
@@ -242,28 +244,16 @@ def owner(pid: int) -> str:
         return ""
 
 
-_CONTAINER = re.compile(
-    r"(?:^|[/-])(docker|libpod|cri-containerd|crio|containerd)?[-/]?([0-9a-f]{64})"
-)
-
-
 def owner_of(cgroup: str) -> str:
     """The same from the text of /proc/PID/cgroup; pure."""
-    for line in cgroup.splitlines():
-        path = line.rpartition(":")[2]
-        found = _CONTAINER.search(path)
-        if found:
-            return f"container {found[2][:12]}"
-        job = re.search(r"/job_(\d+)", path)
-        if job:
-            return f"slurm job {job[1]}"
-    for line in cgroup.splitlines():
-        names = [
-            p for p in line.rpartition(":")[2].split("/") if p.endswith((".service", ".scope"))
-        ]
-        if names and names[-1] != "init.scope":
-            return f"unit {printable(names[-1].encode())}"
-    return ""
+    found = cgroups.parse(cgroup)
+    if found.container:
+        return f"container {found.container.partition(' ')[2]}"
+    if found.job:
+        kind, _, number = found.job.partition(" ")
+        return f"{kind} job {number}"
+    unit = found.unit or found.session
+    return f"unit {printable(unit.encode())}" if unit else ""
 
 
 def printable(data: bytes) -> str:
