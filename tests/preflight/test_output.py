@@ -19,7 +19,8 @@ from eagle3_agent.preflight.model.model_facts import PROBE as MODEL
 from eagle3_agent.preflight.model.model_facts import ModelFacts
 from eagle3_agent.preflight.output import disk
 from eagle3_agent.preflight.output import folder as output
-from eagle3_agent.preflight.output.output_facts import PROBE, Marked, OutputFacts
+from eagle3_agent.preflight.output.inside import Inside, Marked
+from eagle3_agent.preflight.output.output_facts import PROBE, OutputFacts
 from eagle3_agent.protocol.values import Profile, Verdict
 from support.preflight import gather, profile
 
@@ -29,6 +30,11 @@ THERE = OutputFacts("/out/run", place="/out/run", exists=True, free=10**12, tota
 
 def verdict(**changes: Any) -> Verdict:
     return output.CHECK.decide(known((PROBE, replace(THERE, **changes))), profile())
+
+
+def holding(**inside: Any) -> Verdict:
+    """Of a folder with this in it."""
+    return verdict(inside=Inside(**inside), device=7, inode=70)
 
 
 # ------------------------------------------------------------------ output
@@ -48,7 +54,7 @@ def test_a_folder_that_cannot_be_written_blocks() -> None:
 
 
 def test_samples_of_the_same_kind_are_kept_and_counted() -> None:
-    found = verdict(marker=MARK, samples=12, kept=10, kept_bytes=2**30)
+    found = holding(marker=MARK, samples=12, kept=10, kept_bytes=2**30)
     assert found.status == "pass"
     assert "of which 10 would be kept, 1.0 GiB" in found.saw
     assert "run 0004" in found.saw
@@ -64,19 +70,19 @@ def test_samples_of_the_same_kind_are_kept_and_counted() -> None:
     ],
 )
 def test_samples_of_another_kind_block(change: dict[str, Any], words: str) -> None:
-    found = verdict(marker=replace(MARK, **change), samples=3)
+    found = holding(marker=replace(MARK, **change), samples=3)
     assert found.status == "block"
     assert words in found.saw
     assert "another output.dir" in found.todo
 
 
 def test_samples_that_nobody_knows_block() -> None:
-    assert verdict(samples=3).status == "block"
-    assert verdict(marker_problem="cannot be understood: not JSON").status == "block"
+    assert holding(samples=3).status == "block"
+    assert holding(marker_problem="cannot be understood: not JSON").status == "block"
 
 
 def test_a_file_that_a_trainer_would_take_for_a_sample_warns() -> None:
-    found = verdict(strangers=("token_freq.pt",))
+    found = holding(strangers=("token_freq.pt",))
     assert found.status == "warn"
     assert "token_freq.pt" in found.saw
 
@@ -133,8 +139,8 @@ def test_free_space_against_the_prediction(free: int, status: str) -> None:
 
 
 def test_what_is_there_already_does_not_have_to_fit_again() -> None:
-    assert room(NEED // 2, kept_bytes=NEED, kept=10).status == "pass"
-    assert " there already" in room(NEED // 2, kept_bytes=NEED, kept=10).saw
+    assert room(NEED // 2, inside=Inside(kept_bytes=NEED, kept=10)).status == "pass"
+    assert " there already" in room(NEED // 2, inside=Inside(kept_bytes=NEED, kept=10)).saw
 
 
 def test_float32_states_take_twice_the_room() -> None:
@@ -243,7 +249,7 @@ def written(folder: Path, **changes: Any) -> Path:
 
 def test_a_resume_counts_the_files_that_are_as_the_manifest_says(tmp_path: Path) -> None:
     seen, found = look(written(tmp_path / "out"))
-    assert (seen.samples, seen.kept, seen.kept_bytes) == (2, 1, 100)
+    assert (seen.inside.samples, seen.inside.kept, seen.inside.kept_bytes) == (2, 1, 100)
     assert found.status == "pass"
     assert "of which 1 would be kept" in found.saw
 

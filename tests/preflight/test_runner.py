@@ -29,7 +29,7 @@ from support.preflight import gone, profile, until
 ROOT = Path(preflight.__file__).parents[2]
 
 IDS = ("interpreter", "gpu-count", "gpu-clean", "leftovers", "model", "layers", "data", "output",
-       "disk", "compat")  # fmt: skip
+       "filesystem", "disk", "disk-speed", "records", "compat")  # fmt: skip
 
 
 # ------------------------------------------------------------------ bounded commands

@@ -8,7 +8,7 @@ from .gpus import present as gpu
 from .libraries import compat, interpreter, script
 from .model import folder as model
 from .model import layers
-from .output import disk
+from .output import disk, filesystem, records, speed
 from .output import folder as output
 from .running import leftovers
 
@@ -22,7 +22,10 @@ CHECKS: tuple[Check, ...] = (
     layers.CHECK,
     data.CHECK,
     output.CHECK,
+    filesystem.CHECK,
     disk.CHECK,
+    speed.CHECK,
+    records.CHECK,
     compat.CHECK,
 )
 

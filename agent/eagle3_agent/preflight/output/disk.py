@@ -11,6 +11,7 @@ from eagle3_agent.preflight.text import number, plural, show, size
 from eagle3_agent.protocol.values import Profile, Verdict
 
 from .output_facts import PROBE as OUTPUT
+from .output_facts import OutputFacts
 
 #: The rest of the output: headers, manifest, the file that is being written.
 MARGIN = 0.05
@@ -60,7 +61,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             "A disk that fills up ends the run after hours.",
             "Mend the check on the output folder first, or look with df.",
         )
-    room = f"{size(seen.free)} free"
+    free, inodes, room = _room(seen)
     plan = predict(facts, profile)
     if plan is None:
         return CHECK.verdict(
@@ -69,10 +70,24 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             "It takes the number of tokens and the model's hidden size.",
             "Mend the checks on data and model first.",
         )
-    rest = max(0, plan.bytes - seen.kept_bytes)
-    kept = f", {size(seen.kept_bytes)} there already" if seen.kept_bytes else ""
+    there = seen.inside.kept_bytes
+    rest = max(0, plan.bytes - there)
+    kept = f", {size(there)} there already" if there else ""
     saw = f"predicted {size(plan.bytes)} ({plan.sum}){kept}; {room}"
-    return _judge_room(saw, rest, seen.free, seen.inodes, plan.files - seen.kept)
+    return _judge_room(saw, rest, free, inodes, plan.files - seen.inside.kept)
+
+
+def _room(seen: OutputFacts) -> tuple[int, int | None, str]:
+    """Bytes and file entries that are left, by the filesystem or by a quota; and in words."""
+    free, inodes = seen.free or 0, seen.inodes
+    words = f"{size(free)} free"
+    for quota in seen.quotas:
+        if quota.left is not None and quota.left < free:
+            free = quota.left
+            words = f"{size(free)} left of the {quota.kind} quota of {size(quota.limit or 0)}"
+        if quota.files_left is not None and (inodes is None or quota.files_left < inodes):
+            inodes = quota.files_left
+    return free, inodes, words
 
 
 def _judge_room(saw: str, rest: int, free: int, inodes: int | None, files: int) -> Verdict:

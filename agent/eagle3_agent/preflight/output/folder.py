@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from eagle3_agent.outputs import MARKER
 from eagle3_agent.preflight.check import Check, Facts
 from eagle3_agent.preflight.text import listed, number, plural, show, size
 from eagle3_agent.protocol.values import Profile, Verdict
 
-from .output_facts import MARKER, PROBE, OutputFacts
+from .output_facts import PROBE, OutputFacts
 
 _OTHER = "Choose another output.dir, or clear the run that wrote it."
 
@@ -21,17 +22,17 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             "Every sample is written there.",
             "Choose an output.dir that this user may write, or make that one writable.",
         )
-    if seen.marker_problem:
+    if seen.inside.marker_problem:
         return CHECK.verdict(
             "block",
-            f"{path}/{MARKER} {show(seen.marker_problem, 300)}",
+            f"{path}/{MARKER} {show(seen.inside.marker_problem, 300)}",
             "It says whose samples the folder holds.",
             "Move the folder away or choose another output.dir.",
         )
-    if seen.marker is None and (seen.samples or seen.kept):
+    if seen.inside.marker is None and (seen.inside.samples or seen.inside.kept):
         return CHECK.verdict(
             "block",
-            f"{path} holds {plural(seen.samples, 'sample file')} and no {MARKER}",
+            f"{path} holds {plural(seen.inside.samples, 'sample file')} and no {MARKER}",
             "Nobody knows of which model, layers and data they are; "
             "a trainer would mix them with this run's.",
             "Choose another output.dir, or move those files away.",
@@ -40,7 +41,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
     if differences:
         return CHECK.verdict(
             "block",
-            f"{path} holds {plural(seen.samples, 'sample file')} of another run: "
+            f"{path} holds {plural(seen.inside.samples, 'sample file')} of another run: "
             + "; ".join(differences),
             "Samples of two kinds in one folder would be trained on as one.",
             _OTHER,
@@ -49,7 +50,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
 
 
 def _differences(seen: OutputFacts, profile: Profile) -> list[str]:
-    marker = seen.marker
+    marker = seen.inside.marker
     if marker is None:
         return []
     pairs = (
@@ -69,20 +70,20 @@ def _writable(seen: OutputFacts, path: str) -> Verdict:
     how = f"written, synced and renamed in {seen.write_seconds * 1000:.0f} ms"
     if not seen.exists:
         saw = f"{path} will be made in {show(seen.place, 300)}: {how}"
-    elif seen.marker is not None:
+    elif seen.inside.marker is not None:
         saw = (
-            f"{path}: {how}; holds {plural(seen.samples, 'sample file')} of the same model, "
-            f"layers and data (run {show(seen.marker.run, 40) or 'unknown'}), of which "
-            f"{number(seen.kept)} would be kept, {size(seen.kept_bytes)}"
+            f"{path}: {how}; holds {plural(seen.inside.samples, 'sample file')} of the same model, "
+            f"layers and data (run {show(seen.inside.marker.run, 40) or 'unknown'}), of which "
+            f"{number(seen.inside.kept)} would be kept, {size(seen.inside.kept_bytes)}"
         )
     else:
         saw = f"{path}: {how}"
     if seen.real:
         saw += f"; really at {show(seen.real, 300)}"
-    if seen.strangers:
+    if seen.inside.strangers:
         return CHECK.verdict(
             "warn",
-            f"{saw}; also there: {listed([show(n, 60) for n in seen.strangers], 3)}",
+            f"{saw}; also there: {listed([show(n, 60) for n in seen.inside.strangers], 3)}",
             "A trainer takes every file below the folder whose name ends in pt for a sample.",
             "Move those files away before training.",
         )
