@@ -9,27 +9,10 @@ from dataclasses import dataclass
 _TABLE = "/proc/self/mountinfo"
 _TABLE_LIMIT = 16 * 1024 * 1024
 
+_SERVERS = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "afs", "glusterfs", "fuse.glusterfs")
+_STORES = ("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.juicefs", "fuse.goofys")
 #: Filesystems that another machine serves: slower to open, and gone when the network is.
-NETWORK = frozenset(
-    [
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "9p",
-        "virtiofs",
-        "afs",
-        "ncpfs",
-        "glusterfs",
-        "fuse.glusterfs",
-        "fuse.sshfs",
-        "fuse.s3fs",
-        "fuse.gcsfuse",
-        "fuse.rclone",
-        "fuse.juicefs",
-        "fuse.goofys",
-    ]
-)
+NETWORK = frozenset((*_SERVERS, *_STORES))
 #: Likewise, and built for many writers of large files.
 CLUSTER = frozenset(("lustre", "gpfs", "beegfs", "ceph", "fuse.ceph", "wekafs", "panfs", "pvfs2"))
 #: A disk that is memory.
