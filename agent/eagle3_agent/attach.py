@@ -241,8 +241,13 @@ def pump(sock: socket.socket) -> None:
     direction holds one buffer, and waits while the other side does.
     """
     threading.Thread(target=_forward_input, args=(sock,), daemon=True).start()
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    poll.register(1, 0)  # its reader's end is told unasked, and ends what the daemon does for it
     while True:
         try:
+            if all(fd == 1 for fd, _ in poll.poll()):
+                return
             data = sock.recv(_BUFFER)
         except OSError:
             return

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .processes import Process, send
+from .processes import Process, descendants, read, send, table
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ STEPS = (
 )
 
 _POLL = 0.05
+
+#: Looks at a tree that is killed; each finds what was born during the one before.
+_ROUNDS = 5
 
 
 def end(
@@ -57,3 +60,33 @@ def end(
                 break
             time.sleep(_POLL)
     return living()
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process that its parent has not waited for yet, and all below it."""
+    root = read(pid)
+    if root is None:
+        return
+    send(root.identity, signal.SIGSTOP)  # what is stopped starts nothing more
+    kill_below(pid)
+    send(root.identity, signal.SIGKILL)
+
+
+def kill_below(pid: int) -> None:
+    """Kill all that a process started.
+
+    What began a session is killed with its whole session: its members cannot leave by losing
+    their parent.
+    """
+    root = read(pid)
+    sessions = {pid} if root is not None and root.session == pid else set()
+    for _ in range(_ROUNDS):
+        below = descendants(pid)
+        sessions |= {p.session for p in below if p.session == p.pid}
+        found = {p.pid: p for p in below}
+        found |= {p.pid: p for p in table().values() if p.session in sessions}
+        living = [p for p in found.values() if p.running and p.pid != pid]
+        if not living:
+            return
+        for process in living:
+            send(process.identity, signal.SIGKILL)

@@ -56,7 +56,7 @@ AGENT = Path(__file__).resolve().parents[2] / "agent"
 _WORKER = Path(__file__).with_name("stand_in_worker.py")
 
 _PREFLIGHT = """
-import json, sys, time
+import json, os, subprocess, sys, time
 from ..protocol import dumps, from_json
 from ..protocol.values import Report, Verdict
 from .check import Ask, Outcome
@@ -69,6 +69,12 @@ def main(stdin, stdout):
     if what == "garbage":
         stdout.write(b"\\xff not json")
         return 0
+    if what.startswith("hang:"):
+        probe = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        stdout.write(b'{"done":1,"total":2,"waiting":["deep-compute"]}\\n')
+        stdout.flush()
+        open(what[5:], "w").write(f"{os.getpid()} {probe.pid}")
+        probe.wait()
     blocked = open(what[5:]).read().split() if what.startswith("file:") else what.split()
     found = [Verdict(c, c.title(), "block", f"{c} is bad") for c in blocked]
     outcome = Outcome(

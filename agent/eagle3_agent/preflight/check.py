@@ -136,3 +136,13 @@ class Outcome:
     """Flat: strings, numbers and lists of strings; see ``environment``."""
     engine: str
     """The engine that would run; ``auto`` when the interpreter fits none."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one preflight is: a line of it is written whenever a probe has answered."""
+
+    done: int
+    total: int
+    waiting: tuple[str, ...] = ()
+    """Names of the probes that have not answered yet."""

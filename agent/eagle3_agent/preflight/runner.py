@@ -10,7 +10,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from eagle3_agent.protocol import ProtocolError, dumps, from_json
 from eagle3_agent.protocol.values import Profile, Report, Verdict
 
 from . import bounded, catalogue, engine, environment
-from .check import Ask, Check, Facts, Outcome, Probe
+from .check import Ask, Check, Facts, Outcome, Probe, Progress
 from .text import show
 
 #: The folder that holds ``eagle3_agent``.
@@ -33,6 +33,8 @@ _CHILD = (
 #: Seconds past a probe's own timeout before the thread that waits for it is given up.
 _SLACK = 2.0
 
+Tell = Callable[[Progress], None]
+
 
 @dataclass(frozen=True)
 class _Answer:
@@ -42,12 +44,15 @@ class _Answer:
     seconds: float
 
 
-def run(profile: Profile, deep: bool = False) -> Outcome:
-    """The whole preflight.  Blocks for as long as the slowest probe, at most its timeout."""
+def run(profile: Profile, deep: bool = False, tell: Tell | None = None) -> Outcome:
+    """The whole preflight.  Blocks for as long as the slowest probe, at most its timeout.
+
+    ``tell`` hears how far it is: when the probes are started, and as each one answers.
+    """
     began = time.monotonic()
     ask = Ask(profile, deep)
     checks = catalogue.for_ask(ask)
-    facts, seconds = gather(probes_of(checks), ask)
+    facts, seconds = gather(probes_of(checks), ask, tell)
     report = Report(
         verdicts=judge(checks, facts, profile, seconds),
         seconds=round(time.monotonic() - began, 3),
@@ -75,7 +80,9 @@ def judge(
     )
 
 
-def gather(probes: Sequence[Probe[Any]], ask: Ask) -> tuple[Facts, dict[str, float]]:
+def gather(
+    probes: Sequence[Probe[Any]], ask: Ask, tell: Tell | None = None
+) -> tuple[Facts, dict[str, float]]:
     """Run the probes at the same time; facts, and the seconds that each took."""
     if ask.deep:
         probes = [replace(p, timeout=p.deep_timeout or p.timeout) for p in probes]
@@ -94,6 +101,8 @@ def gather(probes: Sequence[Probe[Any]], ask: Ask) -> tuple[Facts, dict[str, flo
     seconds: dict[str, float] = {}
     deadline = began + max((p.timeout for p in probes), default=0.0) + _SLACK
     while waiting:
+        if tell is not None:
+            tell(Progress(len(probes) - len(waiting), len(probes), tuple(waiting)))
         try:
             answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:

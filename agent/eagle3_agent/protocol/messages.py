@@ -183,6 +183,18 @@ class Verify:
 
 
 @dataclass(frozen=True)
+class Cancel:
+    """Give up a preflight, a compatibility check or a verification that is under way.
+
+    -> Done; the request itself is answered with Refused.
+    """
+
+    id: int
+    asked: int
+    """The ``id`` of the request."""
+
+
+@dataclass(frozen=True)
 class AgentStatus:
     """-> Status"""
 
@@ -386,6 +398,7 @@ Message = Union[
     SampleHost,
     GetCompat,
     Verify,
+    Cancel,
     AgentStatus,
     StopAgent,
     Ping,

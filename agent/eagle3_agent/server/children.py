@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import tempfile
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagle3_agent import processes
+from eagle3_agent import ending, processes
 
 #: Bytes of a child's output that are looked at.
 OUTPUT_MAX = 8 << 20
+
+#: Seconds between two looks at the output of a child whose lines are waited for.
+_GLANCE = 0.1
+
+OnLine = Callable[[bytes], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -40,10 +46,12 @@ async def ask(
     timeout: float,
     env: dict[str, str] | None = None,
     cwd: str = "/",
+    on_line: OnLine | None = None,
 ) -> Answer:
     """Run ``argv`` to its end; ended with all its children on timeout or when cancelled.
 
-    Raises OSError when it cannot be started.
+    ``on_line`` is given each whole line of its output while it goes on; what it raises ends the
+    child.  Raises OSError when it cannot be started.
     """
     with contextlib.ExitStack() as stack:
         # files, not pipes: a grandchild that keeps one open must not hold the answer up
@@ -61,7 +69,7 @@ async def ask(
         )
         status: int | None = None
         try:
-            status = await asyncio.wait_for(child.wait(), timeout)
+            status = await asyncio.wait_for(_end_of(child, files[1].fileno(), on_line), timeout)
         except asyncio.TimeoutError:
             pass
         finally:
@@ -71,6 +79,25 @@ async def ask(
     return Answer(status, out, complaint)
 
 
+async def _end_of(child: Process, fd: int, on_line: OnLine | None) -> int:
+    """The child's status once it ends; its lines are handed on meanwhile."""
+    if on_line is None:
+        return await child.wait()
+    end = asyncio.ensure_future(child.wait())
+    offset = 0
+    try:
+        while True:
+            done, _ = await asyncio.wait({end}, timeout=_GLANCE)
+            whole, line_end, _ = os.pread(fd, OUTPUT_MAX, offset).rpartition(b"\n")
+            offset += len(whole) + len(line_end)
+            for line in whole.split(b"\n") if line_end else ():
+                await on_line(line)
+            if done:
+                return end.result()
+    finally:
+        end.cancel()
+
+
 def _read(fd: int) -> bytes:
     size = os.fstat(fd).st_size
     return os.pread(fd, OUTPUT_MAX, max(0, size - OUTPUT_MAX))
@@ -78,10 +105,7 @@ def _read(fd: int) -> bytes:
 
 def end_tree(pid: int) -> None:
     """Kill a child that is not waited for yet, and all below it."""
-    for _ in range(3):  # once more for children born meanwhile
-        for process in [*processes.descendants(pid), processes.read(pid)]:
-            if process is not None and process.running:
-                processes.send(process.identity, signal.SIGKILL)
+    ending.kill_tree(pid)
 
 
 def scratch(prefix: str) -> tempfile.TemporaryDirectory[str]:

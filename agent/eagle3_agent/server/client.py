@@ -6,7 +6,7 @@ import asyncio
 import json
 import select
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from eagle3_agent.protocol import MAX_LINE, VERSION, Message, ProtocolError, decode_message, encode
 from eagle3_agent.protocol.messages import (
@@ -14,22 +14,33 @@ from eagle3_agent.protocol.messages import (
     Act,
     AgentStatus,
     Clear,
+    GetCompat,
     Hello,
     Ping,
     Refused,
     Resume,
     RunChanged,
+    RunPreflight,
     Start,
     StopAgent,
     Telemetry,
+    Verify,
 )
 from eagle3_agent.protocol.values import HostSample, Problem, RunSummary
 
 from .agent import Agent
 from .errors import Refusal
 
+T = TypeVar("T")
+
 #: Requests of one client that may be under way; more are left in the socket.
 _PENDING_MAX = 64
+
+#: Seconds without a line after which a client that used to ping counts as gone.
+SILENCE = 30.0
+
+#: What may be given up half way: nothing on the host was changed by then.
+_CANCELLABLE = (GetCompat, RunPreflight, Verify)
 
 #: Understood before a Hello, and from a client of another wire version.
 _ALWAYS = (Ping, AgentStatus, StopAgent)
@@ -60,6 +71,10 @@ class Client:
         self._sending = asyncio.Lock()
         self._room = asyncio.Semaphore(_PENDING_MAX)
         self._pending: set[asyncio.Task[None]] = set()
+        self._cancellable: dict[int, asyncio.Task[None]] = {}
+        self._given_up: set[int] = set()
+        self._heard = asyncio.get_running_loop().time()
+        self._pings = False
         self._changed: dict[str, RunSummary] = {}
         self._sample: HostSample | None = None
         self._news = asyncio.Event()
@@ -121,6 +136,7 @@ class Client:
                 what = f"it sent a line longer than {MAX_LINE} bytes, and was cut off"
                 await self.send(Refused(0, _unreadable(what)))
                 return
+            self._heard = asyncio.get_running_loop().time()
             if line.strip():
                 await self._room.acquire()
                 await self._begin(line)
@@ -136,9 +152,13 @@ class Client:
             # at once, not beside the next line: what it forbids must hold for that line
             self.read_only = self.read_only or message.read_only
             self.greeted = message.version == VERSION
+        self._pings = self._pings or isinstance(message, Ping)
         task = asyncio.create_task(self._answer(message))
         self._pending.add(task)
         task.add_done_callback(self._answered)
+        if isinstance(message, _CANCELLABLE):
+            self._cancellable[message.id] = task
+            task.add_done_callback(lambda _: self._cancellable.pop(message.id, None))
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._pending.discard(task)
@@ -162,6 +182,11 @@ class Client:
             reply = await self._answers(self, message)
         except Refusal as refusal:
             reply = Refused(number, refusal.problem, refusal.report)
+        except asyncio.CancelledError:
+            if number not in self._given_up:
+                raise  # the client has left
+            self._given_up.discard(number)
+            reply = Refused(number, _given_up(type(message).__name__))
         except (OSError, ProtocolError) as error:
             if isinstance(error, ConnectionError):
                 raise
@@ -181,6 +206,36 @@ class Client:
         async with self._sending:
             self._writer.write(line)
             await self._writer.drain()
+
+    def cancel(self, number: int) -> bool:
+        """Give up a request that is under way; False where there is none that can be."""
+        task = self._cancellable.get(number)
+        if task is None or not task.cancel():
+            return False
+        self._given_up.add(number)
+        return True
+
+    async def while_heard(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` gives, unless the client is cut off meanwhile without a word.
+
+        A host is not told when a laptop is closed: one that pinged and no longer does is taken
+        for gone.  Raises Refusal.
+        """
+        task = asyncio.create_task(work)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=1.0)
+                silent = asyncio.get_running_loop().time() - self._heard
+                if self._pings and silent > SILENCE and not task.done():
+                    raise Refusal(
+                        "It was given up half way",
+                        f"nothing was heard of the console for {silent:.0f} s",
+                        "Ask again.",
+                    )
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     # ------------------------------------------------------------ streams
 
@@ -263,6 +318,10 @@ def _unreadable(what: str) -> Problem:
         "Console and agent may be of different versions: `eagle3-console agent upgrade TARGET`.",
         "usage",
     )
+
+
+def _given_up(name: str) -> Problem:
+    return Problem(f"{name} was given up", "the console asked for that", "", "refused")
 
 
 def _failed(name: str, what: str) -> Problem:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from eagle3_agent import archive
 from eagle3_agent.preflight import engine
-from eagle3_agent.preflight.check import Outcome
+from eagle3_agent.preflight.check import Outcome, Progress
 from eagle3_agent.preflight.libraries.compat import relevant
 from eagle3_agent.preflight.libraries.interpreter_facts import InterpreterFacts
 from eagle3_agent.protocol import ProtocolError, dumps, from_json
@@ -23,6 +24,8 @@ from .children import Answer, ask, read_report, scratch
 from .errors import Refusal
 
 T = TypeVar("T")
+
+Tell = Callable[[Progress], Awaitable[None]]
 
 #: Seconds that each may take: a deep preflight reads every shard, a verification loads the model.
 _PREFLIGHT = 180.0
@@ -40,14 +43,40 @@ class _ProbeReport:
     problems: tuple[str, ...] = field(default=())
 
 
-async def preflight(profile: Profile, deep: bool = False) -> Outcome:
-    """Check the host for ``profile`` in a process of its own; raises Refusal."""
+async def preflight(profile: Profile, deep: bool = False, tell: Tell | None = None) -> Outcome:
+    """Check the host for ``profile`` in a process of its own; raises Refusal.
+
+    ``tell`` hears of its progress.  Cancelled, it ends the process and all its probes.
+    """
     request = dumps({"profile": profile, "deep": deep}).encode("ascii")
     limit = _DEEP_PREFLIGHT if deep else _PREFLIGHT
-    answer = await ask(archive.command("preflight"), stdin=request, timeout=limit)
-    if answer.status not in (0, 1) or not answer.stdout.strip():
+    answer = await ask(
+        archive.command("preflight"),
+        stdin=request,
+        timeout=limit,
+        on_line=None if tell is None else _progress_to(tell),
+    )
+    said = [line for line in answer.stdout.splitlines() if line and _progress(line) is None]
+    if answer.status not in (0, 1) or not said:
         raise _no_answer("The preflight", answer, limit)
-    return _parse(Outcome, answer.stdout, "The preflight")
+    return _parse(Outcome, said[-1], "The preflight")
+
+
+def _progress_to(tell: Tell) -> Callable[[bytes], Awaitable[None]]:
+    async def on_line(line: bytes) -> None:
+        progress = _progress(line)
+        if progress is not None:
+            await tell(progress)
+
+    return on_line
+
+
+def _progress(line: bytes) -> Progress | None:
+    """None for another line: the outcome itself, which is read at the end."""
+    try:
+        return from_json(Progress, json.loads(line))
+    except (ValueError, RecursionError, ProtocolError):
+        return None
 
 
 async def compat(profile: Profile, number: int) -> Compat:

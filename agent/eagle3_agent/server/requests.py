@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eagle3_agent import archive, paths, summaries
+from eagle3_agent.preflight.check import Progress
 from eagle3_agent.protocol import VERSION, Message, ProtocolError, dumps
 from eagle3_agent.protocol.messages import (
     Abort,
     AgentStatus,
+    Cancel,
     Checked,
     Clear,
     Cleared,
@@ -26,6 +28,7 @@ from eagle3_agent.protocol.messages import (
     ListRuns,
     Ping,
     Pong,
+    Probing,
     Resume,
     RunPreflight,
     Runs,
@@ -217,8 +220,17 @@ async def _status(desk: Desk, client: Client, message: AgentStatus) -> Message:
 
 
 async def _preflight(desk: Desk, client: Client, message: RunPreflight) -> Message:
-    outcome = await probing.preflight(message.profile, message.deep)
+    async def tell(now: Progress) -> None:
+        await client.send(Probing(message.id, now.done, now.total, now.waiting))
+
+    work = probing.preflight(message.profile, message.deep, tell)
+    outcome = await (client.while_heard(work) if message.deep else work)
     return Checked(message.id, outcome.report)
+
+
+async def _cancel(desk: Desk, client: Client, message: Cancel) -> Message:
+    found = client.cancel(message.asked)
+    return Done(message.id, "" if found else "it is not under way")
 
 
 async def _start(desk: Desk, client: Client, message: Start) -> Message:
@@ -331,4 +343,5 @@ _HANDLERS: dict[type[Any], Callable[[Any, Any, Any], Awaitable[Message]]] = {
     SampleHost: _sample_host,
     GetCompat: _compat,
     Verify: _verify,
+    Cancel: _cancel,
 }
