@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-Scenario = Literal["healthy", "lost", "not-loaded", "mismatch", "hang"]
+Scenario = Literal["healthy", "lost", "not-loaded", "mismatch", "hang", "init-hangs"]
 
 SOURCE = Path(__file__).with_name("nvml_double.c")
 
@@ -28,6 +28,7 @@ _SAYS: dict[str, str] = {
     "not-loaded": "init=not-loaded\n",
     "mismatch": "init=mismatch\n",
     "hang": "hang=5\n",
+    "init-hangs": "init=hang\n",
 }
 
 
@@ -49,9 +50,13 @@ def environment(
     gpus: int = 8,
     processes: Iterable[tuple[int, int, int]] = (),
     busy: bool = False,
+    says: Iterable[str] = (),
     name: str = "nvml.conf",
 ) -> dict[str, str]:
     """Variables of a child that shall see this host.  ``processes``: (GPU, pid, MiB).
+
+    ``says`` are more lines of the double's file, as its head explains them:
+    ``value=3:throttle:64``, ``stall=5:nvmlDeviceGetName``, ``library=570.1``.
 
     The host is written beside the library as ``name`` and read at every call: call this again
     to change the host under a running child.
@@ -60,6 +65,7 @@ def environment(
     fresh = library.with_name(f"{name}.new")
     lines = [f"gpus={gpus}\n", f"busy={int(busy)}\n", _SAYS[scenario]]
     lines += [f"process={gpu}:{pid}:{mib}\n" for gpu, pid, mib in processes]
+    lines += [f"{line}\n" for line in says]
     fresh.write_text("".join(lines))
     os.replace(fresh, config)
     return {"LD_LIBRARY_PATH": str(library.parent), "NVML_DOUBLE": str(config)}
