@@ -76,6 +76,23 @@ def test_samples_of_another_kind_block(change: dict[str, Any], words: str) -> No
     assert "another output.dir" in found.todo
 
 
+def test_what_stands_in_the_way_can_be_moved_aside() -> None:
+    found = holding(marker=replace(MARK, layers=(9,)), samples=3)
+    (action,) = found.actions
+    assert (action.kind, action.path, action.device, action.inode) == (
+        "move-aside",
+        "/out/run",
+        7,
+        70,
+    )
+    assert action.aside.startswith("/out/run.aside-")
+    assert holding(samples=3).actions
+    assert holding(marker_problem="not JSON").actions
+    assert not holding(marker=MARK, samples=12).actions
+    linked = verdict(inside=Inside(samples=3), device=7, inode=70, link=True)
+    assert (linked.status, linked.actions) == ("block", ())
+
+
 def test_samples_that_nobody_knows_block() -> None:
     assert holding(samples=3).status == "block"
     assert holding(marker_problem="cannot be understood: not JSON").status == "block"
@@ -258,6 +275,19 @@ def test_a_folder_of_another_run_blocks(tmp_path: Path) -> None:
     found = look(written(tmp_path / "out", layers=[0, 1, 2, 3]))[1]
     assert found.status == "block"
     assert "layers [0, 1, 2, 3] there, [1, 3] asked" in found.saw
+
+
+def test_the_offer_names_the_folder_as_it_is(tmp_path: Path) -> None:
+    real = tmp_path / "disk" / "out"
+    real.mkdir(parents=True)
+    (real / "data_0.pt").touch()
+    (tmp_path / "way").symlink_to(tmp_path / "disk")
+    (action,) = look(tmp_path / "way" / "out")[1].actions
+    assert action.path == str(real)
+    assert action.inode == real.stat().st_ino
+    assert action.aside.startswith(f"{real}.aside-20")
+    (tmp_path / "link").symlink_to(real)
+    assert look(tmp_path / "link")[1].actions == ()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"model": 5}'])

@@ -228,7 +228,8 @@ def test_crashes_below_python_are_found() -> None:
         "Fatal Python error: Segmentation fault\n\n"
         "Current thread 0x00007f (most recent call first):\n"
         '  File "/env/vllm/_custom_ops.py", line 12 in rms_norm\n'
-        '  File "/env/vllm/model.py", line 400 in forward\n\nThread 0x01 (most recent call first):\n'
+        '  File "/env/vllm/model.py", line 400 in forward\n\n'
+        "Thread 0x01 (most recent call first):\n"
     )
     one = found(crash)
     assert one.where is not None

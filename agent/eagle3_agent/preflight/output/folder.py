@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from eagle3_agent.outputs import MARKER
+from eagle3_agent.preflight.actions import offers
 from eagle3_agent.preflight.check import Check, Facts
 from eagle3_agent.preflight.text import listed, number, plural, show, size
-from eagle3_agent.protocol.values import Profile, Verdict
+from eagle3_agent.protocol.values import Action, Profile, Verdict
 
 from .output_facts import PROBE, OutputFacts
 
@@ -28,6 +31,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             f"{path}/{MARKER} {show(seen.inside.marker_problem, 300)}",
             "It says whose samples the folder holds.",
             "Move the folder away or choose another output.dir.",
+            _aside(seen),
         )
     if seen.inside.marker is None and (seen.inside.samples or seen.inside.kept):
         return CHECK.verdict(
@@ -36,6 +40,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             "Nobody knows of which model, layers and data they are; "
             "a trainer would mix them with this run's.",
             "Choose another output.dir, or move those files away.",
+            _aside(seen),
         )
     differences = _differences(seen, profile)
     if differences:
@@ -45,8 +50,18 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             + "; ".join(differences),
             "Samples of two kinds in one folder would be trained on as one.",
             _OTHER,
+            _aside(seen),
         )
     return _writable(seen, path)
+
+
+def _aside(seen: OutputFacts) -> list[Action]:
+    """The folder can make room under its name; a link stays, since what it leads to is shared."""
+    if seen.link or not seen.inode:
+        return []
+    path = os.path.normpath(seen.real or seen.path)
+    info = offers.FileInfo(seen.device, seen.inode, seen.modified)
+    return [offers.move_aside(path, info, seen.at)]
 
 
 def _differences(seen: OutputFacts, profile: Profile) -> list[str]:

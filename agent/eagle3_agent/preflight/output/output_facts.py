@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from dataclasses import dataclass, field
 
 from eagle3_agent.preflight.check import Ask, Probe
@@ -30,6 +31,10 @@ class OutputFacts:
     """Of the folder's own name, not followed; 0 when it does not exist."""
     real: str = ""
     """Where it really lies when a symlink leads there; empty otherwise."""
+    modified: float = 0.0
+    """Epoch seconds."""
+    at: float = 0.0
+    """Epoch seconds of this look, by the host's clock."""
     mount: Mount = field(default_factory=Mount)
     write_seconds: float = 0.0
     """Of write + fsync + rename of 64 KiB."""
@@ -63,6 +68,8 @@ def _collect(ask: Ask) -> OutputFacts:
         link=own is not None and stat.S_ISLNK(own.st_mode),
         device=own.st_dev if own else 0,
         inode=own.st_ino if own else 0,
+        modified=own.st_mtime if own else 0.0,
+        at=time.time(),
         real=real if real != os.path.normpath(path) else "",
         mount=mount,
         write_seconds=seconds,
