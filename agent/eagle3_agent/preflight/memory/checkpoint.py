@@ -1,0 +1,179 @@
+"""What the model's tensors and config say about memory: names, shapes and dtypes, no data.
+
+Tensors of one name but for its numbers, of one dtype and one shape, are one group: a
+checkpoint of 200,000 tensors has some forty.  Broken files are the check ``model``'s matter;
+here they only make the sum unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from eagle3_agent.preflight.check import Ask, Probe
+from eagle3_agent.preflight.files import open_regular
+
+from .decoder import Decoder, read_decoder
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+_FILE_LIMIT = 256 * 1024 * 1024
+#: The reference implementation of the format refuses a larger header.
+_HEADER_LIMIT = 100_000_000
+#: More kinds of tensors than any model has: names without numbers in them, or nonsense.
+_GROUPS_MOST = 5000
+_NAME_LIMIT = 200
+
+_DIGITS = re.compile(r"\d+")
+_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+#: Parts of a multimodal model that are no decoder: their layers are counted by themselves.
+TOWER = re.compile(r"vision|visual|image|audio|speech|mm_projector|multi_modal", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tensors that differ only in the numbers of their names."""
+
+    name: str
+    """With ``*`` for each number: ``model.layers.*.mlp.down_proj.weight``."""
+    dtype: str
+    """The format's: ``BF16``, ``F8_E4M3``, ``I32``."""
+    shape: tuple[int, ...]
+    count: int
+    bytes: int
+    """Of one of them."""
+    beyond: bool = False
+    """Of layers past the decoder's last (multi-token prediction), which vLLM does not load."""
+
+
+@dataclass(frozen=True)
+class CheckpointFacts:
+    path: str
+    problem: str = ""
+    """Why nothing can be summed, in words; the rest may be empty then."""
+    decoder: Decoder = field(default_factory=Decoder)
+    groups: tuple[Group, ...] = ()
+    files: int = 0
+    unread: int = 0
+    """Files whose header could not be read: the sum lacks them."""
+
+
+def _collect(ask: Ask) -> CheckpointFacts:
+    path = ask.profile.model.path
+    try:
+        config = _json(os.path.join(path, "config.json"))
+        names = _files(path)
+    except (OSError, ValueError, RecursionError) as error:
+        words = getattr(error, "strerror", None) or "it is not JSON of an object"
+        return CheckpointFacts(path, f"the model folder cannot be read: {words}")
+    decoder = read_decoder(config)
+    if not names:
+        return CheckpointFacts(path, "the model folder has no safetensors", decoder)
+    seen = _Groups(decoder.layers)
+    unread = 0
+    for name in names:
+        try:
+            seen.take(_header(os.path.join(path, name)))
+        except (OSError, ValueError, RecursionError):
+            unread += 1
+    problem = f"more than {_GROUPS_MOST} kinds of tensors" if seen.overflow else ""
+    return CheckpointFacts(path, problem, decoder, seen.groups(), len(names), unread)
+
+
+class _Groups:
+    """Counts tensors by name, dtype and shape."""
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+        self._counts: dict[tuple[str, str, tuple[int, ...], int, bool], int] = {}
+        self.overflow = False
+
+    def take(self, header: dict[str, Any]) -> None:
+        for name, dtype, shape, size in _entries(header):
+            pattern = _DIGITS.sub("*", name)
+            key = (pattern, dtype, shape, size, self._beyond(name, pattern))
+            if key not in self._counts and len(self._counts) >= _GROUPS_MOST:
+                self.overflow = True
+                return
+            self._counts[key] = self._counts.get(key, 0) + 1
+
+    def _beyond(self, name: str, pattern: str) -> bool:
+        if not self._layers or "layers.*." not in pattern or TOWER.search(pattern):
+            return False
+        layer = _LAYER.search(name)
+        return layer is not None and int(layer[1][:9]) >= self._layers
+
+    def groups(self) -> tuple[Group, ...]:
+        found = (
+            Group(name[:_NAME_LIMIT], dtype, shape, count, size, beyond)
+            for (name, dtype, shape, size, beyond), count in self._counts.items()
+        )
+        return tuple(sorted(found, key=lambda g: (g.name, g.dtype, g.shape, g.beyond)))
+
+
+def _entries(header: dict[str, Any]) -> Iterator[tuple[str, str, tuple[int, ...], int]]:
+    """Name, dtype, shape and bytes of each tensor; raises ValueError for one that has none."""
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            begin, end = entry["data_offsets"]
+            shape, dtype, size = tuple(entry["shape"]), entry["dtype"], end - begin
+            sound = type(size) is int and size >= 0 and type(math.prod(shape)) is int
+        except (TypeError, KeyError):
+            sound = False
+        if not sound or not isinstance(dtype, str):
+            raise ValueError(name)
+        yield name, dtype[:16], shape, size
+
+
+def _files(path: str) -> list[str]:
+    """The checkpoint's files: those of the index, or every safetensors file.
+
+    Raises OSError or ValueError where the folder or its index cannot be read.
+    """
+    names = sorted(os.listdir(path))
+    if _INDEX in names:
+        mapping = _json(os.path.join(path, _INDEX)).get("weight_map")
+        if not isinstance(mapping, dict):
+            raise ValueError(_INDEX)
+        named = {str(shard) for shard in mapping.values()}
+        return sorted(n for n in named if os.path.basename(n) == n)
+    if _SINGLE in names:
+        return [_SINGLE]
+    return [n for n in names if n.endswith(".safetensors")]
+
+
+def _json(path: str) -> dict[str, Any]:
+    file, size = open_regular(path)
+    with file:
+        if size > _FILE_LIMIT:
+            raise ValueError(path)
+        body = json.loads(file.read(_FILE_LIMIT))
+    if not isinstance(body, dict):
+        raise ValueError(path)
+    return body
+
+
+def _header(path: str) -> dict[str, Any]:
+    file, size = open_regular(path)
+    with file:
+        start = file.read(8)
+        if len(start) < 8:
+            raise ValueError(path)
+        (length,) = struct.unpack("<Q", start)
+        if length > min(size - 8, _HEADER_LIMIT):
+            raise ValueError(path)
+        body = json.loads(file.read(length))
+    if not isinstance(body, dict):
+        raise ValueError(path)
+    return body
+
+
+PROBE = Probe("checkpoint", CheckpointFacts, _collect, timeout=30.0)
