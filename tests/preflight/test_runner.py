@@ -28,8 +28,8 @@ from support.preflight import gone, profile, until
 
 ROOT = Path(preflight.__file__).parents[2]
 
-IDS = ("interpreter", "gpu-count", "gpu-clean", "leftovers", "model", "layers", "data", "output",
-       "filesystem", "disk", "disk-speed", "records", "compat")  # fmt: skip
+IDS = ("interpreter", "gpu-count", "gpu-clean", "leftovers", "others", "stuck", "locks", "model",
+       "layers", "data", "output", "filesystem", "disk", "disk-speed", "records", "compat")  # fmt: skip
 
 
 # ------------------------------------------------------------------ bounded commands
@@ -294,7 +294,7 @@ def test_gpus_are_part_of_the_environment() -> None:
 def command(request: bytes) -> tuple[int, Any]:
     stdout = io.BytesIO()
     status = preflight.main(io.BytesIO(request), stdout)
-    return status, json.loads(stdout.getvalue())
+    return status, json.loads(stdout.getvalue().splitlines()[-1])
 
 
 def test_the_command_prints_an_outcome_and_its_status_says_whether_it_blocks(
@@ -325,7 +325,8 @@ def test_the_agents_command_line_runs_it(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.stderr == b""
-    assert from_json(Outcome, json.loads(done.stdout)).engine == "transformers"
+    last = done.stdout.splitlines()[-1]
+    assert from_json(Outcome, json.loads(last)).engine == "transformers"
 
 
 # ------------------------------------------------------------------ figures and text

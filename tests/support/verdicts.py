@@ -17,7 +17,7 @@ from eagle3_agent.preflight.gpus import gpu_facts
 from eagle3_agent.preflight.libraries import compat, interpreter_facts
 from eagle3_agent.preflight.model import model_facts
 from eagle3_agent.preflight.output import output_facts
-from eagle3_agent.preflight.running import leftovers_facts
+from eagle3_agent.preflight.running import process_facts
 from eagle3_agent.protocol.values import HostSample, Profile, Report
 
 from .recording import busy_sample, recorded
@@ -27,7 +27,7 @@ _TOKENS = 574_565
 _SECONDS = {
     "gpu": 0.603,
     "interpreter": 0.274,
-    "leftovers": 0.267,
+    "processes": 0.267,
     "model": 0.236,
     "data": 0.352,
     "output": 0.214,
@@ -54,7 +54,7 @@ def blocked(at: float) -> Report:
     bad = model_facts.BadShard("model-00007-of-00009.safetensors", "is 1 byte too short")
     tally = Tally(rows=500, input_ids=500, exact_tokens=_TOKENS, longest=2048)
     guarded = tuple(
-        leftovers_facts.Leftover(p.pid, 1, "run", "S", p.user, p.command, p.started, "0002", True)
+        process_facts.Seen(p.pid, 1, "run", "S", p.user, p.command, p.started, "0002", True)
         for gpu in busy_sample().gpus
         for p in gpu.processes
     )
@@ -68,7 +68,7 @@ def blocked(at: float) -> Report:
                     asked.host.python, python=environment["python"], dists=dists
                 ),
             ),
-            (leftovers_facts.PROBE, leftovers_facts.LeftoverFacts(guarded, hidden=1)),
+            (process_facts.PROBE, process_facts.ProcessFacts(guarded, hidden=1)),
             (
                 model_facts.PROBE,
                 model_facts.ModelFacts(

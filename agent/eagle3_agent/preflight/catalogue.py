@@ -10,7 +10,7 @@ from .model import folder as model
 from .model import layers
 from .output import disk, filesystem, records, speed
 from .output import folder as output
-from .running import leftovers
+from .running import leftovers, locks, others, stuck
 
 CHECKS: tuple[Check, ...] = (
     interpreter.CHECK,
@@ -18,6 +18,9 @@ CHECKS: tuple[Check, ...] = (
     gpu.COUNT,
     gpu.CLEAN,
     leftovers.CHECK,
+    others.CHECK,
+    stuck.CHECK,
+    locks.CHECK,
     model.CHECK,
     layers.CHECK,
     data.CHECK,

@@ -1,62 +1,91 @@
-"""Check ``leftovers``: nothing of an earlier run lives on, and who else runs vLLM here."""
+"""Check ``leftovers``: no process of an earlier run lives on without its supervisor."""
 
 from __future__ import annotations
 
 import os
 
+from eagle3_agent.preflight.actions import offers
 from eagle3_agent.preflight.check import Check, Facts
 from eagle3_agent.preflight.text import listed, plural, show, when
-from eagle3_agent.protocol.values import Profile, Verdict
+from eagle3_agent.protocol.values import Action, Profile, Verdict
 
-from .leftovers_facts import PROBE, Leftover
+from .process_facts import PROBE, Seen
 
 _SHOWN = 8
 
 
 def judge(facts: Facts, profile: Profile) -> Verdict:
     seen = facts.get(PROBE)
-    left = [p for p in seen.found if not p.guarded]
-    ours = [p for p in left if p.kind == "run" and not p.elsewhere]
-    guarded = sorted({_name(p) for p in seen.found if p.guarded})
-    others = [p for p in left if p.kind == "vllm" or p.elsewhere]
-    hidden = f"; {plural(seen.hidden, 'process', 'processes')} of other users not readable"
-    tail = hidden if seen.hidden else ""
-    if ours:
-        return _ours(ours, seen.more, tail)
-    going = f"running under a supervisor: {listed([show(r, 200) for r in guarded])}"
-    if others:
-        saw = "\n".join(_line(p) for p in others[:_SHOWN])
-        rest = len(others) - _SHOWN + seen.more
+    of_runs = [p for p in seen.found if p.kind == "run"]
+    left = [p for p in of_runs if not p.guarded]
+    guarded = sorted({name_of(p) for p in of_runs if p.guarded})
+    tail = hidden(seen.hidden)
+    if guarded:
+        tail = f"; running under a supervisor: {listed([show(r, 200) for r in guarded])}{tail}"
+    if not left:
+        if seen.more:
+            return _too_many(seen.more, tail)
+        return CHECK.verdict("pass", f"no process of an earlier run is left{tail}")
+    here = [p for p in left if not p.elsewhere]
+    lines = [line_of(p) for p in (here or left)[:_SHOWN]]
+    rest = len(here or left) - _SHOWN
+    saw = "\n".join(lines) + (f"\nand {rest} more" if rest > 0 else "") + tail
+    if not here:
         return CHECK.verdict(
             "warn",
-            saw
-            + (f"\nand {rest} more" if rest > 0 else "")
-            + (f"\n{going}" if guarded else "")
-            + tail,
-            "No run that is kept here; they may hold GPU memory or take it at any time.",
-            f"If they are yours and not needed: kill {_pids(others)}",
+            saw,
+            "Their run is kept in another state folder and no supervisor is above them; "
+            "they may hold GPU memory or take it at any time.",
+            f"If they are yours and not needed: kill {_pids(left)}",
+            _offers(left),
         )
-    if guarded:
-        return CHECK.verdict("pass", f"nothing left over; {going}{tail}")
-    return CHECK.verdict("pass", f"no process of an earlier run and no vLLM process{tail}")
-
-
-def _ours(ours: list[Leftover], more: int, tail: str) -> Verdict:
-    lines = [_line(p) for p in ours[:_SHOWN]]
-    rest = len(ours) - _SHOWN + more
-    stuck = [str(p.pid) for p in ours if p.state == "D"]
+    stuck = [str(p.pid) for p in here if p.state == "D"]
     return CHECK.verdict(
         "block",
-        "\n".join(lines) + (f"\nand {rest} more" if rest > 0 else "") + tail,
+        saw,
         "Their supervisor is gone, so they will not leave by themselves; "
         "they can hold GPU memory and write into the output folder.",
-        f"End them: kill {_pids(ours)} (after 5 s: kill -9)"
-        + (f"; {' '.join(stuck)} waits in the kernel and may need a reboot" if stuck else ""),
+        f"End them: kill {_pids(here)} (after {offers.PATIENCE:g} s: kill -9)"
+        + (f"; {' '.join(stuck)} waits in the kernel and may need a reboot" if stuck else "")
+        + _spared(here),
+        _offers(left),
     )
 
 
-def _line(process: Leftover) -> str:
-    of_run = f", of run {show(_name(process), 200)}" if process.run else ""
+def _too_many(more: int, tail: str) -> Verdict:
+    return CHECK.verdict(
+        "warn",
+        f"none among those listed, and {plural(more, 'process', 'processes')} more "
+        f"of runs, vLLM or GPUs were not looked at{tail}",
+        "A leftover could be among them.",
+        "End what is not needed of the check `others`, and check again.",
+    )
+
+
+def _offers(left: list[Seen]) -> list[Action]:
+    """One for what each run left, the runs of this home first."""
+    by_run: dict[str, list[Seen]] = {}
+    for process in sorted(left, key=lambda p: p.elsewhere):
+        if not process.spared and process.state != "D":
+            by_run.setdefault(process.run, []).append(process)
+    found = [
+        offers.terminate([target_of(p) for p in group], f"left by run {name_of(group[0])}")
+        for group in by_run.values()
+    ]
+    return [action for action in found if action is not None]
+
+
+def _spared(processes: list[Seen]) -> str:
+    reasons = sorted({f"{p.pid}: {p.spared}" for p in processes if p.spared})
+    return f". Not by this agent: {listed([show(r, 160) for r in reasons], 3)}" if reasons else ""
+
+
+def target_of(process: Seen) -> offers.Target:
+    return offers.Target(process.pid, process.start_time, process.user, process.command)
+
+
+def line_of(process: Seen) -> str:
+    of_run = f", of run {show(name_of(process), 200)}" if process.run else ""
     stuck = ", stuck in the kernel (D)" if process.state == "D" else ""
     return (
         f"pid {process.pid} {show(process.user, 32) or 'unknown user'} "
@@ -64,14 +93,22 @@ def _line(process: Leftover) -> str:
     )
 
 
-def _name(process: Leftover) -> str:
+def hidden(count: int) -> str:
+    text = f"; {plural(count, 'process', 'processes')} of other users not readable"
+    return text if count else ""
+
+
+def name_of(process: Seen) -> str:
     """A run by its number; one that is kept elsewhere by its folder."""
     return process.run if process.elsewhere else os.path.basename(process.run)
 
 
-def _pids(found: list[Leftover]) -> str:
+def _pids(found: list[Seen]) -> str:
     return " ".join(str(p.pid) for p in found[:32])
 
+
+SILENCE_WHY = "A process in D state can block every reader of /proc."
+SILENCE_TODO = "Look with ps -eo pid,stat,user,etime,comm; a stuck process may need a reboot."
 
 CHECK = Check(
     id="leftovers",
@@ -79,6 +116,6 @@ CHECK = Check(
     needs=(PROBE,),
     judge=judge,
     silence="warn",
-    silence_why="A process in D state can block every reader of /proc.",
-    silence_todo="Look with ps -eo pid,stat,user,etime,cmd; a stuck process may need a reboot.",
+    silence_why=SILENCE_WHY,
+    silence_todo=SILENCE_TODO,
 )
