@@ -5,6 +5,7 @@ serve                        be the daemon
 supervise RUNFOLDER          guard one run
 sample --interval S          HostSample lines to stdout
 preflight                    a profile on stdin, the outcome on stdout
+act                          an action that a check offers on stdin, what was done on stdout
 version
 """
 
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("--parent", type=int, help="pid of the caller, whose end ends it")
     sample.set_defaults(call=_sample)
     commands.add_parser("preflight").set_defaults(call=_preflight)
+    commands.add_parser("act").set_defaults(call=_act)
     commands.add_parser("version").set_defaults(call=_version)
     return parser
 
@@ -107,6 +109,12 @@ def _preflight(options: argparse.Namespace) -> int:
     from . import preflight
 
     return preflight.main(sys.stdin.buffer, sys.stdout.buffer)
+
+
+def _act(options: argparse.Namespace) -> int:
+    from .preflight.actions import perform
+
+    return perform.main(sys.stdin.buffer, sys.stdout.buffer)
 
 
 def _version(options: argparse.Namespace) -> int:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +19,7 @@ from eagle3_agent.preflight.running.process_facts import PROBE, ProcessFacts, Se
 from eagle3_agent.protocol.events import Spawned
 from eagle3_agent.protocol.values import Verdict
 from support.preflight import gather, profile, until
+from support.real_processes import Start, starting
 
 OURS = Seen(
     48213, 99, "run", "S", "root", "python -m eagle3_agent.worker", 1_700_000_000.0,
@@ -121,35 +120,11 @@ def test_a_table_that_hangs_warns() -> None:
 
 # ------------------------------------------------------------------ real processes
 
-Start = Callable[..., int]
-
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a process and says its pid; ``orphan`` lets its parent die at once."""
-    begun: list[processes.Identity] = []
-
-    def begin(argv: list[str], *, orphan: bool = False, **options: Any) -> int:
-        if orphan:
-            note = tmp_path / "pid"
-            note.unlink(missing_ok=True)
-            code = (
-                "import subprocess, sys; p = subprocess.Popen(sys.argv[2:]); "
-                "open(sys.argv[1] + '.new', 'w').write(str(p.pid)); "
-                "import os; os.rename(sys.argv[1] + '.new', sys.argv[1]); os._exit(0)"
-            )
-            subprocess.run([sys.executable, "-c", code, str(note), *argv], check=True, **options)
-            pid = int(note.read_text())
-        else:
-            pid = subprocess.Popen(argv, **options).pid
-        who = processes.identity(pid)
-        assert who is not None
-        begun.append(who)
-        return pid
-
-    yield begin
-    for who in begun:
-        processes.send(who, signal.SIGKILL)
+    with starting(tmp_path) as begin:
+        yield begin
 
 
 def look() -> tuple[ProcessFacts, Verdict]:

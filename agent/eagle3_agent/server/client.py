@@ -80,6 +80,8 @@ class Client:
         self._news = asyncio.Event()
         self._pusher: asyncio.Task[None] | None = None
         self.greeted = False
+        self.name = ""
+        """As it calls itself."""
         self.read_only = False
         self.watches_runs = False
         self.host_interval: float | None = None
@@ -152,6 +154,7 @@ class Client:
             # at once, not beside the next line: what it forbids must hold for that line
             self.read_only = self.read_only or message.read_only
             self.greeted = message.version == VERSION
+            self.name = message.client
         self._pings = self._pings or isinstance(message, Ping)
         task = asyncio.create_task(self._answer(message))
         self._pending.add(task)

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eagle3_agent import archive, paths, summaries
@@ -15,6 +15,7 @@ from eagle3_agent.preflight.check import Progress
 from eagle3_agent.protocol import VERSION, Message, ProtocolError, dumps
 from eagle3_agent.protocol.messages import (
     Abort,
+    Act,
     AgentStatus,
     Cancel,
     Checked,
@@ -47,7 +48,7 @@ from eagle3_agent.protocol.messages import (
 from eagle3_agent.protocol.values import Profile, RunSummary
 from eagle3_agent.summaries import Entry
 
-from . import finishing, probing, streams
+from . import acting, finishing, probing, streams
 from .agent import Agent
 from .client import Client
 from .errors import Refusal
@@ -66,6 +67,8 @@ class Desk:
 
     agent: Agent
     launcher: Launcher
+    acting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while an action is taken."""
 
 
 async def answer(desk: Desk, client: Client, message: Message) -> Message:
@@ -233,6 +236,11 @@ async def _cancel(desk: Desk, client: Client, message: Cancel) -> Message:
     return Done(message.id, "" if found else "it is not under way")
 
 
+async def _act(desk: Desk, client: Client, message: Act) -> Message:
+    await desk.agent.loaded.wait()
+    return await acting.act(desk.agent, desk.launcher, desk.acting, client.name, message)
+
+
 async def _start(desk: Desk, client: Client, message: Start) -> Message:
     await desk.agent.loaded.wait()
     wish = Wish(message.profile, message.force, message.queue)
@@ -335,6 +343,7 @@ _HANDLERS: dict[type[Any], Callable[[Any, Any, Any], Awaitable[Message]]] = {
     AgentStatus: _status,
     StopAgent: _stop,
     RunPreflight: _preflight,
+    Act: _act,
     Start: _start,
     Resume: _resume,
     Abort: _abort,
