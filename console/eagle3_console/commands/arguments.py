@@ -43,17 +43,19 @@ def command(
 
 
 def target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    argument = parser.add_argument(
         "target",
         metavar="TARGET",
         help="local, [user@]host[:port], or an alias of your ssh config",
     )
+    completed(argument, "targets")
 
 
 def run(parser: argparse.ArgumentParser, name: str = "run") -> None:
-    parser.add_argument(
+    argument = parser.add_argument(
         name, metavar=name.upper(), help="a run's number or id, or last for the newest"
     )
+    completed(argument, "runs")
 
 
 def as_json(parser: argparse.ArgumentParser, what: str = "print one JSON object") -> None:
@@ -65,14 +67,15 @@ def yes(parser: argparse.ArgumentParser) -> None:
 
 
 def profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    argument = parser.add_argument(
         "-p",
         "--profile",
         required=True,
         metavar="PROFILE",
         help="a profile's file, or a name that `profiles list` shows",
     )
-    parser.add_argument(
+    completed(argument, "profiles")
+    argument = parser.add_argument(
         "--set",
         action="extend",
         nargs="+",
@@ -81,6 +84,19 @@ def profile(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="override a setting for this call, such as data.max_samples=10",
     )
+    completed(argument, "settings")
+
+
+def completed(argument: argparse.Action, what: str) -> None:
+    """Let the shell complete it by ``completing.what``, imported only when Tab is pressed."""
+
+    def complete(**asked: Any) -> list[str]:
+        from eagle3_console import completing
+
+        found: list[str] = getattr(completing, what)(**asked)
+        return found
+
+    argument.completer = complete  # type: ignore[attr-defined]
 
 
 def load_profile(args: argparse.Namespace) -> Profile:
