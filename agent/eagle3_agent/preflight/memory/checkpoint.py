@@ -8,11 +8,9 @@ here they only make the sum unknown.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +29,7 @@ _GROUPS_MOST = 5000
 _NAME_LIMIT = 200
 
 _DIGITS = re.compile(r"\d+")
+_SHARD = re.compile(rb':\s*"([^"\\]+\.safetensors)"')
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 #: Parts of a multimodal model that are no decoder: their layers are counted by themselves.
 TOWER = re.compile(r"vision|visual|image|audio|speech|mm_projector|multi_modal", re.IGNORECASE)
@@ -87,75 +86,85 @@ def _collect(ask: Ask) -> CheckpointFacts:
 
 
 class _Groups:
-    """Counts tensors by name, dtype and shape."""
+    """Counts tensors by name, dtype, shape and size; a header of thousands takes milliseconds."""
 
     def __init__(self, layers: int) -> None:
         self._layers = layers
-        self._counts: dict[tuple[str, str, tuple[int, ...], int, bool], int] = {}
+        self._counts: dict[tuple[Any, ...], int] = {}
         self.overflow = False
 
     def take(self, header: dict[str, Any]) -> None:
-        for name, dtype, shape, size in _entries(header):
-            pattern = _DIGITS.sub("*", name)
-            key = (pattern, dtype, shape, size, self._beyond(name, pattern))
-            if key not in self._counts and len(self._counts) >= _GROUPS_MOST:
-                self.overflow = True
-                return
-            self._counts[key] = self._counts.get(key, 0) + 1
+        """Raises ValueError for a tensor that is not described soundly."""
+        counts, plain = self._counts, _DIGITS.sub
+        header.pop("__metadata__", None)
+        try:
+            for name, entry in header.items():
+                begin, end = entry["data_offsets"]
+                key = (
+                    plain("*", name),
+                    entry["dtype"],
+                    end - begin,
+                    self._beyond(name),
+                    *entry["shape"],
+                )
+                if key in counts:
+                    counts[key] += 1
+                elif len(counts) < _GROUPS_MOST and _is_sound(*key[1:]):
+                    counts[key] = 1
+                else:
+                    self.overflow = True
+                    return
+        except (TypeError, KeyError) as error:
+            raise ValueError("a tensor is not described soundly") from error
 
-    def _beyond(self, name: str, pattern: str) -> bool:
-        if not self._layers or "layers.*." not in pattern or TOWER.search(pattern):
+    def _beyond(self, name: str) -> bool:
+        layer = _LAYER.search(name) if self._layers else None
+        if layer is None or int(layer[1][:9]) < self._layers:
             return False
-        layer = _LAYER.search(name)
-        return layer is not None and int(layer[1][:9]) >= self._layers
+        return not TOWER.search(name)
 
     def groups(self) -> tuple[Group, ...]:
         found = (
-            Group(name[:_NAME_LIMIT], dtype, shape, count, size, beyond)
-            for (name, dtype, shape, size, beyond), count in self._counts.items()
+            Group(name[:_NAME_LIMIT], dtype, tuple(shape), count, size, beyond)
+            for (name, dtype, size, beyond, *shape), count in self._counts.items()
         )
         return tuple(sorted(found, key=lambda g: (g.name, g.dtype, g.shape, g.beyond)))
 
 
-def _entries(header: dict[str, Any]) -> Iterator[tuple[str, str, tuple[int, ...], int]]:
-    """Name, dtype, shape and bytes of each tensor; raises ValueError for one that has none."""
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        try:
-            begin, end = entry["data_offsets"]
-            shape, dtype, size = tuple(entry["shape"]), entry["dtype"], end - begin
-            sound = type(size) is int and size >= 0 and type(math.prod(shape)) is int
-        except (TypeError, KeyError):
-            sound = False
-        if not sound or not isinstance(dtype, str):
-            raise ValueError(name)
-        yield name, dtype[:16], shape, size
+def _is_sound(dtype: Any, size: Any, beyond: bool, *shape: Any) -> bool:
+    """Raises TypeError for what no tensor has."""
+    numbers = (size, *shape)
+    if not isinstance(dtype, str) or any(type(n) is not int or n < 0 for n in numbers):
+        raise TypeError(dtype)
+    return len(dtype) < 16
 
 
 def _files(path: str) -> list[str]:
     """The checkpoint's files: those of the index, or every safetensors file.
 
-    Raises OSError or ValueError where the folder or its index cannot be read.
+    Raises OSError or ValueError where the folder or its index cannot be read.  Whether the index
+    is sound is another check's matter.
     """
     names = sorted(os.listdir(path))
     if _INDEX in names:
-        mapping = _json(os.path.join(path, _INDEX)).get("weight_map")
-        if not isinstance(mapping, dict):
-            raise ValueError(_INDEX)
-        named = {str(shard) for shard in mapping.values()}
-        return sorted(n for n in named if os.path.basename(n) == n)
+        # the file may hold 200,000 names, and only the shards' are asked for
+        named = set(_SHARD.findall(_read(os.path.join(path, _INDEX))))
+        return sorted(n for n in map(os.fsdecode, named) if os.path.basename(n) == n)
     if _SINGLE in names:
         return [_SINGLE]
     return [n for n in names if n.endswith(".safetensors")]
 
 
-def _json(path: str) -> dict[str, Any]:
+def _read(path: str) -> bytes:
     file, size = open_regular(path)
     with file:
         if size > _FILE_LIMIT:
             raise ValueError(path)
-        body = json.loads(file.read(_FILE_LIMIT))
+        return file.read(_FILE_LIMIT)
+
+
+def _json(path: str) -> dict[str, Any]:
+    body = json.loads(_read(path))
     if not isinstance(body, dict):
         raise ValueError(path)
     return body

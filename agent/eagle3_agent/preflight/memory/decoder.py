@@ -64,8 +64,8 @@ def read_decoder(config: dict[str, Any]) -> Decoder:
     scheme = quantization.get("kv_cache_scheme")
     names = config.get("architectures")
     return Decoder(
-        architecture=str(names[0])[:100] if isinstance(names, list) and names else "",
-        model_type=str(text.get("model_type", ""))[:60],
+        architecture=_word(names[0]) if isinstance(names, list) and names else "",
+        model_type=_word(text.get("model_type")),
         layers=layers,
         hidden=hidden,
         vocab=_number(text, "vocab_size"),
@@ -85,7 +85,7 @@ def read_decoder(config: dict[str, Any]) -> Decoder:
         window_layers=window_layers,
         tied=_flag(text, config, "tie_word_embeddings"),
         dtype=_dtype(config, text),
-        quantization=str(quantization.get("quant_method", ""))[:60],
+        quantization=_word(quantization.get("quant_method")),
         kv_bits=_number(scheme, "num_bits") if isinstance(scheme, dict) else 0,
         towers=bool(config.keys() & {"vision_config", "audio_config"}),
     )
@@ -120,6 +120,10 @@ def _number(config: dict[str, Any], *names: str) -> int:
         if type(value) is int and 0 < value < 2**40:
             return value
     return 0
+
+
+def _word(value: Any) -> str:
+    return value[:100] if isinstance(value, str) else ""
 
 
 def _flag(text: dict[str, Any], config: dict[str, Any], name: str) -> bool | None:

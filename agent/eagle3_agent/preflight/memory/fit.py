@@ -117,7 +117,7 @@ def _by_share(case: Case) -> Change | None:
     if share is None:
         return None
     changed = _with_share(case.profile, share)
-    return Change(f"gpu_memory_utilization = {share:g}", case.fit(changed).status)
+    return Change(f"model.gpu_memory_utilization = {share:g}", case.fit(changed).status)
 
 
 def _best_share(case: Case, profile: Profile) -> float | None:
@@ -171,13 +171,13 @@ def _with_ranks(case: Case, ranks: int) -> Change | None:
     if not divides(case.seen, ranks):
         return None
     changed = replace(case.profile, model=replace(case.profile.model, tensor_parallel_size=ranks))
-    words = f"tensor_parallel_size = {ranks}"
+    words = f"model.tensor_parallel_size = {ranks}"
     status = case.fit(changed).status
     if status != "pass":
         share = _best_share(case, changed)
         if share is not None:
             status = case.fit(_with_share(changed, share)).status
-            words += f", gpu_memory_utilization = {share:g}"
+            words += f", model.gpu_memory_utilization = {share:g}"
     return Change(words, status) if status != "block" else None
 
 
@@ -192,7 +192,7 @@ def _by_len(case: Case) -> Change | None:
     length = count * BLOCK
     if length < _LENGTH_LEAST:
         return None
-    return Change(f"max_model_len = {length} (and data.seq_length)", "pass")
+    return Change(f"model.max_model_len = {length} (and data.seq_length)", "pass")
 
 
 def _largest(most: int, good: Callable[[int], bool]) -> int:

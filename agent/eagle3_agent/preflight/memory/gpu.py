@@ -13,7 +13,7 @@ from eagle3_agent.preflight.libraries import interpreter_facts
 from eagle3_agent.preflight.text import number, plural, show, size
 from eagle3_agent.protocol.values import EngineName, Gpu, Profile, Verdict
 
-from . import checkpoint, host_facts, on_host
+from . import checkpoint, host_probe, on_host
 from .demand import Demand, demand
 from .fit import CONTEXT, Case, Fit, Room, divides, fits, least_ranks, way_out
 from .sharding import Span
@@ -41,8 +41,9 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
     if name == "transformers" or engine.is_cpu_build(dists):
         rooms = _rooms(facts, profile)[0] if name == "transformers" else ()
         version = dists.get(engine.vllm_dist(dists), "")
-        host = facts.maybe(host_facts.PROBE)
-        return on_host.judge(CHECK, on_host.Case(seen, profile, name, host, rooms, version))
+        host = facts.maybe(host_probe.PROBE)
+        memory = host.memory if host is not None else None
+        return on_host.judge(CHECK, on_host.Case(seen, profile, name, memory, rooms, version))
     return _judge_gpus(facts, profile, "vllm" if name == "auto" else name)
 
 
@@ -199,7 +200,7 @@ CHECK = Check(
     id="gpu-memory",
     title="Memory plan",
     needs=(checkpoint.PROBE,),
-    wants=(gpu_facts.PROBE, interpreter_facts.PROBE, host_facts.PROBE),
+    wants=(gpu_facts.PROBE, interpreter_facts.PROBE, host_probe.PROBE),
     judge=judge,
     silence="warn",
     silence_why=_NOT_KNOWN,

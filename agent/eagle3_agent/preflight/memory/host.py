@@ -16,7 +16,8 @@ from eagle3_agent.protocol.values import Profile, Verdict
 
 from . import checkpoint
 from .demand import run_dtype
-from .host_facts import PROBE, HostFacts
+from .host_facts import HostFacts
+from .host_probe import PROBE
 from .sharding import Split, item_size, weights
 
 _GIB = 1024**3
@@ -50,7 +51,7 @@ class _Terms:
 
 
 def judge(facts: Facts, profile: Profile) -> Verdict:
-    host = facts.get(PROBE)
+    host = facts.get(PROBE).memory
     free = host.free
     if free is None:
         return CHECK.verdict(

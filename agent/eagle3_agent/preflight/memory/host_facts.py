@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagle3_agent.preflight.check import Ask, Probe
-
 _ROOT = Path("/")
 
 
@@ -53,13 +51,6 @@ class HostFacts:
         if self.ceiling is not None:
             found.append(self.ceiling.limit - self.ceiling.used)
         return max(0, min(found)) if found else None
-
-
-_KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
-
-
-def _collect(ask: Ask) -> HostFacts:
-    return look(ask.profile.host.env.get(_KV_SPACE, os.environ.get(_KV_SPACE)))
 
 
 def look(kv_space: str | None = None, root: Path = _ROOT) -> HostFacts:
@@ -143,6 +134,3 @@ def _text(path: Path) -> str:
             return file.read(1 << 20).decode("ascii", "replace").strip()
     except OSError:
         return ""
-
-
-PROBE = Probe("host-memory", HostFacts, _collect, timeout=4.0)

@@ -13,7 +13,8 @@ from eagle3_agent.preflight.libraries import interpreter_facts
 from eagle3_agent.preflight.text import listed, number, show, size
 from eagle3_agent.protocol.values import Profile, Status, Verdict
 
-from .limits_facts import PROBE, Limit, LimitsFacts
+from .host_probe import PROBE
+from .limits_facts import Limit, LimitsFacts
 
 #: Files that a worker of two ranks had open, vLLM 0.16 and 0.32 on the CPU: 107 to 117.  CUDA and
 #: NCCL open more, some for each GPU; what Linux gives by default has been enough.
@@ -37,7 +38,7 @@ class _Finding:
 
 
 def judge(facts: Facts, profile: Profile) -> Verdict:
-    seen = facts.get(PROBE)
+    seen = facts.get(PROBE).limits
     name = engine.resolve(facts, profile)
     ranks = 1 if name == "transformers" else profile.model.tensor_parallel_size
     processes = 1 if ranks == 1 and name in ("vllm", "transformers") else ranks + 1

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eagle3_agent.preflight.check import Ask, Probe
-
 from .host_facts import above
 
 _ROOT = Path("/")
@@ -55,7 +53,8 @@ class LimitsFacts:
     cores: int = 1
 
 
-def _collect(ask: Ask) -> LimitsFacts:
+def look() -> LimitsFacts:
+    """Of this process, its user and its cgroup."""
     return LimitsFacts(
         uid=os.getuid(),
         files=_limit(resource.RLIMIT_NOFILE),
@@ -120,6 +119,3 @@ def _text(path: Path) -> str:
             return file.read(4096).decode("utf-8", "replace").strip()
     except OSError:
         return ""
-
-
-PROBE = Probe("limits", LimitsFacts, _collect, timeout=4.0)
