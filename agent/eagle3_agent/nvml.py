@@ -232,6 +232,8 @@ def believable(gpu: Gpu, odd: list[str]) -> Gpu:
         if value is not None and not least <= value <= most:
             odd.append(f"{name} {value:g}")
             known[name] = None
+    if gpu.memory_total is not None and known["memory_total"] is None:
+        known["memory_used"] = None  # of the same answer
     return Gpu(**known)
 
 

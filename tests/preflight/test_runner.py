@@ -28,7 +28,8 @@ from support.preflight import gone, profile, until
 
 ROOT = Path(preflight.__file__).parents[2]
 
-IDS = ("interpreter", "gpu-count", "gpu-clean", "leftovers", "others", "stuck", "locks", "model",
+IDS = ("interpreter", "gpu-count", "gpu-clean",
+       "gpu-health", "gpu-modes", "gpu-driver", "gpu-links", "gpu-kernel-log", "leftovers", "others", "stuck", "locks", "model",
        "layers", "data", "output", "filesystem", "disk", "disk-speed", "records", "compat")  # fmt: skip
 
 

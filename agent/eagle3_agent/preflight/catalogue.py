@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from .check import Ask, Check
 from .data import rows as data
-from .gpus import present as gpu
+from .gpus import clean as gpu_clean
+from .gpus import count as gpu_count
+from .gpus import driver as gpu_driver
+from .gpus import health as gpu_health
+from .gpus import kernel_log as gpu_kernel_log
+from .gpus import links as gpu_links
+from .gpus import modes as gpu_modes
 from .libraries import compat, interpreter, script
 from .model import folder as model
 from .model import layers
@@ -15,8 +21,13 @@ from .running import leftovers, locks, others, stuck
 CHECKS: tuple[Check, ...] = (
     interpreter.CHECK,
     script.CHECK,
-    gpu.COUNT,
-    gpu.CLEAN,
+    gpu_count.CHECK,
+    gpu_clean.CHECK,
+    gpu_health.CHECK,
+    gpu_modes.CHECK,
+    gpu_driver.CHECK,
+    gpu_links.CHECK,
+    gpu_kernel_log.CHECK,
     leftovers.CHECK,
     others.CHECK,
     stuck.CHECK,
