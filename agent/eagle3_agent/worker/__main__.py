@@ -4,6 +4,8 @@
     verify RUNFOLDER --samples N --report FILE      recompute samples; writes a VerifyReport
         [--seed S] [--dtype auto|float32|checkpoint]
     probe --report FILE                             what this interpreter holds; profile on stdin
+    dry --report FILE                               the engine made without weights; likewise
+    exercise NAME --report FILE                     a deep preflight's exercise; asked on stdin
 
 Exit status: 0 it came to its end, 1 it failed (a Failure event, or the text on
 stderr, says why), 2 wrong usage.
@@ -29,6 +31,14 @@ def main(argv: list[str] | None = None) -> int:
         from .compat import probe
 
         return probe.main(argv[1:])
+    if argv[:1] == ["dry"]:
+        from .dry import command
+
+        return command.main(argv[1:])
+    if argv[:1] == ["exercise"]:
+        from .exercise import command
+
+        return command.main(argv[1:])
     options = _parser().parse_args(argv)
     if options.command == "run":
         from . import run

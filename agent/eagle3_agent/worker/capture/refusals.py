@@ -13,11 +13,15 @@ class CaptureRefused(EngineError):
 
 def refuse(vllm_config: Any, runner: Any) -> None:
     """Raise CaptureRefused for the first thing in vLLM's config or runner that is in the way."""
-    for check in (_parallel, _passes, _cache, _modules):
-        reason = check(vllm_config)
-        if reason:
-            raise CaptureRefused(reason)
+    for reason in reasons(vllm_config):
+        raise CaptureRefused(reason)
     _refuse_unknown_runner(runner)
+
+
+def reasons(vllm_config: Any) -> list[str]:
+    """What is in the way in vLLM's config, each with its way out; empty when nothing is."""
+    found = [check(vllm_config) for check in (_parallel, _passes, _cache, _modules)]
+    return [reason for reason in found if reason]
 
 
 def _parallel(config: Any) -> str:

@@ -57,18 +57,50 @@ def attach(model: Any, layers: Sequence[int], count: int, put: Put, fail: Fail) 
     if inner and _interface(model, inner):
         source.hooks.append(model.register_forward_hook(_from_interface(inner, put, fail)))
         source.withdraw = lambda: model.set_aux_hidden_state_layers(())
-        source.words = f"vLLM's SupportsEagle3 for {_layers(inner)}"
+        source.words = _words(decoder, distinct, inner, count)
         if distinct[-1] == count - 1:
-            hook, words = _last(decoder, modules, put, fail)
-            source.hooks.append(hook)
-            source.words += f", {words}"
+            source.hooks.append(_last(decoder, modules, put, fail))
         return source
     sums = _residual_is_summand(decoder)
     for index in distinct:
         hook = modules[index].register_forward_hook(_from_layer(index, sums, put, fail))
         source.hooks.append(hook)
-    source.words = f"forward hooks on {_layers(distinct)}"
+    source.words = _words(decoder, distinct, [], count)
     return source
+
+
+def foretell(model: Any, layers: Sequence[int], count: int) -> str:
+    """The words that ``attach`` would leave, from a model that may have no weights.
+
+    Registers nothing; raises CaptureRefused as ``attach`` does.
+    """
+    decoder, _ = find_decoder(model, count)
+    distinct = sorted(set(layers))
+    inner = [i for i in distinct if i < count - 1]
+    if not (inner and _interface(model, inner)):
+        return _words(decoder, distinct, [], count)
+    model.set_aux_hidden_state_layers(())
+    return _words(decoder, distinct, inner, count)
+
+
+def offers(model_class: Any) -> bool:
+    """Whether a model's class has vLLM's interface; one of its models may still not answer it."""
+    return bool(getattr(model_class, "supports_eagle3", False)) and hasattr(
+        model_class, _NAME_LAYERS
+    )
+
+
+def _words(decoder: Any, distinct: Sequence[int], inner: Sequence[int], count: int) -> str:
+    """How ``distinct`` are had, where ``inner`` of them come from the model's interface."""
+    if not inner:
+        return f"forward hooks on {_layers(distinct)}"
+    words = f"vLLM's SupportsEagle3 for {_layers(inner)}"
+    if distinct[-1] != count - 1:
+        return words
+    last = _layers([count - 1])
+    if final_norm(decoder) is None:
+        return f"{words}, a forward hook on {last}"
+    return f"{words}, the final norm's input for {last}"
 
 
 def find_decoder(model: Any, count: int) -> tuple[Any, Any]:
@@ -98,7 +130,7 @@ def _interface(model: Any, layers: Sequence[int]) -> bool:
     layer has an id in some releases and models only, and is silently left out by the others,
     so it is never asked for.
     """
-    if not (getattr(model, "supports_eagle3", False) and hasattr(model, _NAME_LAYERS)):
+    if not offers(model):
         return False
     try:
         model.set_aux_hidden_state_layers(tuple(i + 1 for i in layers))
@@ -123,21 +155,19 @@ def _from_interface(layers: Sequence[int], put: Put, fail: Fail) -> Any:
     return caught
 
 
-def _last(decoder: Any, modules: Any, put: Put, fail: Fail) -> tuple[Any, str]:
-    """The state after the last layer: what the final norm takes, else what the layer gives."""
+def _last(decoder: Any, modules: Any, put: Put, fail: Fail) -> Any:
+    """Hook the state after the last layer: what the final norm takes, else what the layer gives."""
     index = len(modules) - 1
     norm = final_norm(decoder)
     if norm is None:
-        hook = modules[index].register_forward_hook(_from_layer(index, True, put, fail))
-        return hook, f"a forward hook on {_layers([index])}"
+        return modules[index].register_forward_hook(_from_layer(index, True, put, fail))
     uses_residual = _norm_adds(norm)
 
     def caught(module: Any, args: Any) -> None:
         residual = args[1] if len(args) > 1 and uses_residual else None
         put(index, args[0], residual)
 
-    words = f"the final norm's input for {_layers([index])}"
-    return norm.register_forward_pre_hook(caught), words
+    return norm.register_forward_pre_hook(caught)
 
 
 def final_norm(decoder: Any) -> Any:

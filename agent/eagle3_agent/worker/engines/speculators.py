@@ -51,23 +51,8 @@ class SpeculatorsEngine:
         self._generator: Any = None
 
     def load(self, profile: Profile, emit: Emit) -> Loaded:
-        sources = Sources.installed()
-        found = registry.findings(sources)
-        _refuse(sources, found)
-        note = probe.untried(sources, probe.installed_versions(), self.name)
-        if note:
-            emit(Note(time.time(), "warning", note))
-        # a forked worker would inherit this process's threads and their locks
-        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-        generator_class = _patched_class(profile, found)
-        for finding in filter(registry.is_patch, found):
-            emit(Patched(time.time(), finding, applied=finding.status == "needed"))
-        info = model_info.read(Path(profile.model.path))
-        if profile.model.dtype == "auto":
-            text = f"model.dtype auto: {info.dtype}, the checkpoint's own"
-            emit(Note(time.time(), "info", text))
-        room_for_one(profile.model, info)  # refuses here what would fail after the load
-        self._generator = _start(generator_class, profile)
+        generator_class = prepare(profile, emit)
+        self._generator = start(generator_class, profile)
         loaded = self._loaded()
         call(self._generator.executor, "eagle3_reserve", machine.buffer_bytes(profile, loaded))
         return loaded
@@ -175,6 +160,31 @@ class _Extraction:
             raise
 
 
+def prepare(profile: Profile, emit: Emit) -> Any:
+    """The generator's class under the patches that this pair needs, ready for ``start``.
+
+    For whoever makes that engine: the run, and the dry construction that comes before it.
+    Raises EngineError for what would fail after the load.
+    """
+    sources = Sources.installed()
+    found = registry.findings(sources)
+    _refuse(sources, found)
+    note = probe.untried(sources, probe.installed_versions(), SpeculatorsEngine.name)
+    if note:
+        emit(Note(time.time(), "warning", note))
+    # a forked worker would inherit this process's threads and their locks
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    generator_class = _patched_class(profile, found)
+    for finding in filter(registry.is_patch, found):
+        emit(Patched(time.time(), finding, applied=finding.status == "needed"))
+    info = model_info.read(Path(profile.model.path))
+    if profile.model.dtype == "auto":
+        text = f"model.dtype auto: {info.dtype}, the checkpoint's own"
+        emit(Note(time.time(), "info", text))
+    room_for_one(profile.model, info)  # refuses here what would fail after the load
+    return generator_class
+
+
 def _refuse(sources: Sources, found: Sequence[PatchFinding]) -> None:
     """Raise EngineError where a library is missing, or where it cannot be told what is needed."""
     for name in ("vllm", "speculators"):
@@ -207,7 +217,8 @@ def _patched_class(profile: Profile, found: Sequence[PatchFinding]) -> Any:
     return VllmHiddenStatesGenerator
 
 
-def _start(generator_class: Any, profile: Profile) -> Any:
+def start(generator_class: Any, profile: Profile) -> Any:
+    """Make the generator as the profile says; loads the model."""
     model = profile.model
     try:
         return generator_class(

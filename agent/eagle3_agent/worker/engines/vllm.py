@@ -7,37 +7,21 @@ differs between releases is looked up in signatures and configs, not in versions
 from __future__ import annotations
 
 import gc
-import json
-import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from eagle3_agent.protocol.events import Note, Patched
 from eagle3_agent.protocol.values import Profile
-from eagle3_agent.worker import model_info
-from eagle3_agent.worker.capture.extension import EXTENSION
 from eagle3_agent.worker.compat import errors
 from eagle3_agent.worker.writing.pool import layout
 
-from . import machine
+from . import arguments, machine
 from .base import Captured, Emit, EngineError, Loaded, Output, Sample, Watch
-from .room import room_for_one
 from .ticker import Ticker
-
-#: Read by vLLM when it starts.  The engine core stays in this process: one that stands alone
-#: outlives its parent and keeps its GPU.  Newer releases have a second model runner, whose
-#: batch the capture core does not know.
-_ENVIRONMENT = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_USE_V2_MODEL_RUNNER": "0"}
-
-#: Prompts of one step at most.  A prompt lives for its prefill alone, so this many fill a step
-#: of 8192 tokens down to 32 tokens a prompt; each costs a row of logits.
-_SEQUENCES = 256
-_TOKENS = 8192
 
 #: Steps' worth of tokens, and samples at most, announced to the workers by one call: a call waits
 #: for the step that runs.
@@ -47,9 +31,6 @@ _ANNOUNCED = 4096
 #: Steps' worth of tokens and of prompts that wait or run: the scheduler plans one step while
 #: another runs, and fills each from what waits.
 _AHEAD = 4
-
-#: Kinds of input that vLLM's multimodal models know beside text.
-_MODALITIES = ("image", "video", "audio", "vision_chunk")
 
 #: Seconds that workers get to stop writing when the engine is closed.
 _CLOSING = 20.0
@@ -64,49 +45,25 @@ class VllmEngine:
         self._llm: Any = None
         self._sampling: Any = None
         self._count = 0
-        self._budget = _TOKENS
-        self._sequences = _SEQUENCES
+        self._budget = arguments.TOKENS
+        self._sequences = arguments.SEQUENCES
 
     # ------------------------------------------------------------------ load
 
     def load(self, profile: Profile, emit: Emit) -> Loaded:
-        os.environ.update(_ENVIRONMENT)
-        # a forked worker would inherit this process's threads and their locks
-        os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-        info = model_info.read(Path(profile.model.path))
-        _patch(profile, emit)
-        arguments = self._arguments(profile, info)
+        _prepare(profile, emit)
+        given = arguments.make(profile)
+        self._budget = given["max_num_batched_tokens"]
+        self._sequences = given["max_num_seqs"]
         from vllm import LLM, SamplingParams
 
-        self._llm = LLM(**arguments)
+        self._llm = LLM(**given)
         self._sampling = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
         kind = layout(profile.output.format)
         source = self._rpc("eagle3_attach", list(profile.capture.layers), kind)
         loaded = self._loaded(source)
         self._rpc("eagle3_reserve", machine.buffer_bytes(profile, loaded))
         return loaded
-
-    def _arguments(self, profile: Profile, info: model_info.ModelInfo) -> dict[str, Any]:
-        model, engine = profile.model, profile.engine
-        longest = room_for_one(model, info)
-        self._budget = engine.max_num_batched_tokens or max(_TOKENS, longest)
-        self._sequences = min(engine.max_num_seqs or _SEQUENCES, self._budget)
-        return {
-            "model": model.path,
-            "trust_remote_code": model.trust_remote_code,
-            "tensor_parallel_size": model.tensor_parallel_size,
-            "dtype": model_info.run_dtype(model.dtype, info),
-            "gpu_memory_utilization": model.gpu_memory_utilization,
-            "max_model_len": longest,
-            "max_num_batched_tokens": self._budget,
-            "max_num_seqs": self._sequences,
-            "enable_chunked_prefill": True,
-            "enable_prefix_caching": False,
-            "enforce_eager": True,
-            "worker_extension_cls": EXTENSION,
-            "seed": 0,
-            **_text_only(info),
-        }
 
     def _loaded(self, source: str) -> Loaded:
         config = self._llm.llm_engine.vllm_config
@@ -226,30 +183,12 @@ class VllmEngine:
         _forget_device()
 
 
-def _patch(profile: Profile, emit: Emit) -> None:
+def _prepare(profile: Profile, emit: Emit) -> None:
     """Apply what vLLM itself needs; what cannot be told is told, and nothing more here."""
-    from eagle3_agent.worker.compat import registry
-    from eagle3_agent.worker.compat.patch import Settings
-
-    found = [f for f in registry.findings() if f.patch.startswith("vllm/")]
-    registry.apply(found, Settings(profile.model.dtype, profile.model.trust_remote_code))
-    for finding in found:
+    for finding in arguments.prepare(profile):
         emit(Patched(time.time(), finding, applied=finding.status == "needed"))
         if finding.status == "cannot-tell":
             emit(Note(time.time(), "warning", f"{finding.patch}: {finding.evidence}"))
-
-
-def _text_only(info: model_info.ModelInfo) -> dict[str, Any]:
-    """Token ids are all that is run: no tokenizer, or no pictures to make room for."""
-    from vllm.engine.arg_utils import EngineArgs
-
-    config = json.loads((info.path / "config.json").read_bytes())
-    if not config.keys() & {"vision_config", "audio_config"}:
-        return {"skip_tokenizer_init": True}
-    # a multimodal model's processor is made in any case, and wants the tokenizer
-    if "language_model_only" in EngineArgs.__dataclass_fields__:
-        return {"language_model_only": True}
-    return {"limit_mm_per_prompt": dict.fromkeys(_MODALITIES, 0)}
 
 
 def _forget_device() -> None:
