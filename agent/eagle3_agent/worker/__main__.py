@@ -36,9 +36,9 @@ def main(argv: list[str] | None = None) -> int:
 
         return command.main(argv[1:])
     if argv[:1] == ["exercise"]:
-        from .exercise import command
+        from .exercise.command import main as exercise
 
-        return command.main(argv[1:])
+        return exercise(argv[1:])
     options = _parser().parse_args(argv)
     if options.command == "run":
         from . import run
