@@ -113,7 +113,8 @@ def _look(pid: int, thread: int) -> tuple[str, str] | None:
 
 def state(stat: bytes) -> str:
     """The letter of proc(5)'s stat, whatever the name in parentheses holds; "" without one."""
-    return stat.rpartition(b")")[2].strip()[:1].decode("ascii", "replace")
+    _, end, rest = stat.rpartition(b")")
+    return rest.strip()[:1].decode("ascii", "replace") if end else ""
 
 
 def _wait(data: bytes) -> str:
