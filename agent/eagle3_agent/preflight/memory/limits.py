@@ -113,10 +113,11 @@ def _core(seen: LimitsFacts) -> _Finding:
     if piped or not seen.core_pattern or (limit is not None and limit <= _CORE_SMALL):
         how = "to a handler" if piped else "off" if limit == 0 else f"up to {_bytes(limit)}"
         return _Finding("pass", f"core files {how}" if seen.core_pattern else "", "", "")
+    large = "without a limit" if limit is None else f"of up to {size(limit)}"
     folder = seen.core_pattern.rpartition("/")[0] or "the run's folder"
     return _Finding(
         "warn",
-        f"core files {_bytes(limit)} large, written to {show(folder, 80)} "
+        f"core files {large}, written to {show(folder, 80)} "
         f"(core_pattern {show(seen.core_pattern, 60)})",
         "A worker that crashes writes its whole host memory there, pinned buffer included, and "
         "can fill that disk.",

@@ -55,6 +55,12 @@ _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("gate", "router", "shared_expert_gate", "norm", "q_norm"), "replicated"),
     "sinks": "column",
 }
+#: Computed anew, or one with the same of the layer that it is fused with.
+_NOT_LOADED = (
+    "rotary_emb.inv_freq",
+    "weight_shape",
+    *(f"{part}_proj.g_idx" for part in ("k", "v", "up")),
+)
 #: What a name may end in beside ``weight`` and the like, glued to the projection (gpt-oss).
 _GLUED = ("_bias", "_blocks", "_scales")
 
@@ -131,7 +137,7 @@ def _unglued(part: str) -> str:
 
 def _loaded(group: Group, groups: Iterable[Group], decoder: Decoder) -> bool:
     name = group.name
-    if group.beyond or name.endswith(("rotary_emb.inv_freq", "weight_shape")):
+    if group.beyond or name.endswith(_NOT_LOADED):
         return False
     if not name.startswith("lm_head") and ".lm_head." not in name:
         return True
