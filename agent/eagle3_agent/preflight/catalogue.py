@@ -12,6 +12,8 @@ from .gpus import kernel_log as gpu_kernel_log
 from .gpus import links as gpu_links
 from .gpus import modes as gpu_modes
 from .libraries import compat, interpreter, script
+from .memory import gpu as memory
+from .memory import host, limits, shm
 from .model import folder as model
 from .model import layers
 from .output import disk, filesystem, records, speed
@@ -35,6 +37,10 @@ CHECKS: tuple[Check, ...] = (
     model.CHECK,
     layers.CHECK,
     data.CHECK,
+    memory.CHECK,
+    host.CHECK,
+    limits.CHECK,
+    shm.CHECK,
     output.CHECK,
     filesystem.CHECK,
     disk.CHECK,
