@@ -30,7 +30,8 @@ ROOT = Path(preflight.__file__).parents[2]
 
 IDS = ("interpreter", "gpu-count", "gpu-clean",
        "gpu-health", "gpu-modes", "gpu-driver", "gpu-links", "gpu-kernel-log", "leftovers", "others", "stuck", "locks", "model",
-       "layers", "data", "gpu-memory", "host-memory", "limits", "shm", "output", "filesystem", "disk", "disk-speed", "records", "compat")  # fmt: skip
+       "layers", "dtype", "quantization", "trust-remote-code", "tokenizer",
+       "data", "gpu-memory", "host-memory", "limits", "shm", "output", "filesystem", "disk", "disk-speed", "records", "compat", "engine-config", "capture")  # fmt: skip
 
 
 # ------------------------------------------------------------------ bounded commands

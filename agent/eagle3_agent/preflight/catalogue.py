@@ -11,11 +11,11 @@ from .gpus import health as gpu_health
 from .gpus import kernel_log as gpu_kernel_log
 from .gpus import links as gpu_links
 from .gpus import modes as gpu_modes
-from .libraries import compat, interpreter, script
+from .libraries import capture, compat, engine_config, interpreter, script
 from .memory import gpu as memory
 from .memory import host, limits, shm
+from .model import dtype, layers, quantization, remote_code, tokenizer
 from .model import folder as model
-from .model import layers
 from .output import disk, filesystem, records, speed
 from .output import folder as output
 from .running import leftovers, locks, others, stuck
@@ -36,6 +36,10 @@ CHECKS: tuple[Check, ...] = (
     locks.CHECK,
     model.CHECK,
     layers.CHECK,
+    dtype.CHECK,
+    quantization.CHECK,
+    remote_code.CHECK,
+    tokenizer.CHECK,
     data.CHECK,
     memory.CHECK,
     host.CHECK,
@@ -47,6 +51,8 @@ CHECKS: tuple[Check, ...] = (
     speed.CHECK,
     records.CHECK,
     compat.CHECK,
+    engine_config.CHECK,
+    capture.CHECK,
 )
 
 

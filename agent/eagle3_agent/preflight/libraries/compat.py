@@ -7,25 +7,20 @@ what it found is judged here.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from eagle3_agent import archive
-from eagle3_agent.preflight import bounded, engine
+from eagle3_agent.preflight import engine
 from eagle3_agent.preflight.check import Ask, Check, Facts, Probe
-from eagle3_agent.preflight.files import open_regular
 from eagle3_agent.preflight.text import listed, plural, show
 from eagle3_agent.protocol import ProtocolError, dumps, from_json
 from eagle3_agent.protocol.values import PatchFinding, Profile, Verdict
 
-from . import interpreter_facts
+from . import identity, interpreter_facts, remembered, worker
 
 #: Seconds for the worker's probe: reading vLLM from a cold network disk takes most of them.
 WORKER_TIMEOUT = 50.0
-
-_REPORT_LIMIT = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -54,6 +49,8 @@ class CompatFacts:
     report: WorkerReport | None = None
     problem: str = ""
     """Why there is no report, in words."""
+    age: float | None = None
+    """Seconds since it was measured; None for now."""
 
 
 def _collect(ask: Ask) -> CompatFacts:
@@ -64,7 +61,18 @@ def _collect(ask: Ask) -> CompatFacts:
     if seen.problem:
         return CompatFacts(chosen, problem=f"the interpreter {seen.problem}")
     asked = replace(ask.profile, engine=replace(ask.profile.engine, name=chosen))
-    return CompatFacts(chosen, *_probe_worker(asked))
+    key = identity.key("probe", asked, seen, model=False)
+    kept = None if ask.deep else remembered.recall(key, time.time())
+    if kept is not None:
+        try:
+            return CompatFacts(chosen, from_json(WorkerReport, kept[1]), age=kept[0])
+        except ProtocolError:
+            pass  # of another form: a miss
+    at = time.time()
+    report, problem = _probe_worker(asked)
+    if report is not None:
+        remembered.keep(key, at, json.loads(dumps(report)))
+    return CompatFacts(chosen, report, problem)
 
 
 def relevant(findings: Iterable[PatchFinding], chosen: str) -> tuple[PatchFinding, ...]:
@@ -75,37 +83,17 @@ def relevant(findings: Iterable[PatchFinding], chosen: str) -> tuple[PatchFindin
 
 
 def _probe_worker(profile: Profile) -> tuple[WorkerReport | None, str]:
-    env = interpreter_facts.worker_env(profile)
-    old = env.get("PYTHONPATH")
-    env["PYTHONPATH"] = f"{archive.ROOT}{os.pathsep}{old}" if old else str(archive.ROOT)
-    with tempfile.TemporaryDirectory(prefix="eagle3-compat-") as folder:
-        report = os.path.join(folder, "report.json")
-        argv = [profile.host.python, "-m", "eagle3_agent.worker", "probe", "--report", report]
-        answer = bounded.run(
-            argv,
-            timeout=WORKER_TIMEOUT,
-            stdin=dumps({"profile": profile}).encode("ascii"),
-            env=env,
-            cwd=folder,
-            own_session=False,
-        )
-        if answer.cut:
-            return None, f"the worker's probe was killed: too much {answer.cut}"
-        try:
-            return _read(report), ""
-        except (ValueError, RecursionError, ProtocolError) as error:
-            return None, f"the worker's probe wrote a report that cannot be read: {error}"
-        except OSError as error:
-            words = answer.last_words() or str(error)
-            return None, f"the worker's probe ended with status {answer.status}: {words}"
-
-
-def _read(path: str) -> WorkerReport:
-    file, size = open_regular(path)
-    with file:
-        if size > _REPORT_LIMIT:
-            raise ValueError(f"a report of {size} bytes")
-        return from_json(WorkerReport, json.loads(file.read(_REPORT_LIMIT)))
+    heard = worker.call(profile, "probe", WORKER_TIMEOUT)
+    if heard.end in ("time", "size"):
+        return None, f"the worker's probe was killed: too much {heard.end}"
+    if heard.report is None and heard.end:
+        return None, f"the worker's probe ended with {heard.end}: {heard.problem}"
+    if heard.report is None:
+        return None, f"the worker's probe {heard.problem}"
+    try:
+        return from_json(WorkerReport, json.loads(heard.report)), ""
+    except (ValueError, RecursionError, ProtocolError) as error:
+        return None, f"the worker's probe wrote a report that cannot be read: {error}"
 
 
 def judge(facts: Facts, profile: Profile) -> Verdict:
@@ -137,7 +125,8 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             _way_out(seen.engine),
         )
     applied = "; they are applied in the worker's process" if needed else ""
-    return CHECK.verdict("pass", f"{saw}{applied}")
+    when = f"\n{remembered.when(seen.age, 0.0)}" if seen.age is not None else ""
+    return CHECK.verdict("pass", f"{saw}{applied}{when}")
 
 
 def _looked_at(report: WorkerReport) -> str:
