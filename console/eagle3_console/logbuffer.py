@@ -62,6 +62,11 @@ class LineBuffer:
         """One past the last line."""
         return self._whole + (1 if self._open else 0)
 
+    @property
+    def whole(self) -> int:
+        """One past the last line that is finished."""
+        return self._whole
+
     def add(self, data: bytes) -> None:
         """Take the next piece of the stream."""
         *whole, rest = data.split(b"\n")
