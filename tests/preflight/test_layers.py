@@ -20,6 +20,7 @@ def test_layers_in_range_that_end_in_the_last_pass() -> None:
     found = verdict((2, 15, 27, 29))
     assert found.status == "pass"
     assert "of 30" in found.saw
+    assert "before the final norm" in found.saw
 
 
 @pytest.mark.parametrize("wanted", [(2, 99), (-1, 29), (30,), (2, 10**12)])
@@ -27,7 +28,39 @@ def test_a_layer_out_of_range_blocks(wanted: tuple[int, ...]) -> None:
     found = verdict(wanted)
     assert found.status == "block"
     assert "not in 0..29 (the model has 30 layers)" in found.saw
-    assert "0 to 29" in found.todo
+    assert found.todo
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ((2, 99), "Use layers from 0 to 29: [2, 15, 27, 29] is EAGLE-3's usual choice."),
+        ((3, 16, 28, 30), "count the embeddings as 0 (HF's hidden_states, vLLM's aux layers): "
+         "as states after a layer they are [2, 15, 27, 29]."),
+        ((2, 15, -1), "Counted from the end, -1 being the last, they are [2, 15, 29]."),
+        ((0, 30), "Use layers from 0 to 29"),
+    ],
+)  # fmt: skip
+def test_ids_of_another_convention_are_recognised(wanted: tuple[int, ...], words: str) -> None:
+    found = verdict(wanted)
+    assert found.status == "block"
+    assert words in found.todo
+
+
+def test_the_convention_is_spelled_out() -> None:
+    found = verdict((2, 30, 58, 60), 61)
+    assert found.saw == (
+        "layers [2, 30, 58, 60]: states after decoder layer i (0-based) of 61; 60 is the last: "
+        "the verifier's own final state, before the final norm"
+    )
+    assert "0 is after the first layer, not the embeddings" in verdict((0, 29)).saw
+
+
+def test_the_usual_choice() -> None:
+    assert layers.usual(61) == (2, 30, 58, 60)
+    assert layers.usual(4) == (1, 2, 3)
+    assert layers.usual(1) == (0,)
+    assert "[2, 15, 27, 29] is EAGLE-3's usual choice" in verdict(()).todo
 
 
 def test_no_layer_blocks() -> None:
@@ -46,6 +79,21 @@ def test_what_is_probably_not_meant_warns(wanted: tuple[int, ...], words: str) -
     found = verdict(wanted)
     assert found.status == "warn"
     assert words in found.saw
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ((2, 15, 27), "EAGLE-3's triple lacks the verifier's state: [2, 15, 27, 29]."),
+        ((3, 16, 28), "the triple in vLLM's ids (input of layer k): as states after a layer it is "
+         "[2, 15, 27, 29]."),
+        ((15, 2, 2), "ending in 29: [2, 15, 29]."),
+    ],
+)  # fmt: skip
+def test_what_was_meant_is_offered(wanted: tuple[int, ...], words: str) -> None:
+    found = verdict(wanted)
+    assert found.status == "warn"
+    assert words in found.todo
 
 
 def test_a_model_that_was_not_read_warns_with_the_reason() -> None:

@@ -10,7 +10,10 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 def show(text: str, limit: int = 200) -> str:
     """Text from the host on one printable line: controls and bad UTF-8 as escapes, long cut."""
-    legible = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    try:
+        legible = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half of a surrogate pair, from \ud800 in JSON
+        legible = text
     plain = "".join(c if c.isprintable() else repr(c)[1:-1] for c in legible[: limit + 1])
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"
 

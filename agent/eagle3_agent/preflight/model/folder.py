@@ -1,4 +1,4 @@
-"""Check ``model``: the folder is there, its config parses, every shard is whole."""
+"""Check ``model``: the folder is there, its config parses, its shards are whole and fit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 import shlex
 
 from eagle3_agent.preflight.check import Check, Facts
-from eagle3_agent.preflight.text import number, plural, show, size
+from eagle3_agent.preflight.text import listed, number, plural, show, size
 from eagle3_agent.protocol.values import Profile, Verdict
 
-from .model_facts import PROBE, ModelFacts
+from .model_facts import PROBE, Count, ModelFacts
 
 _SHOWN = 5
 _WHY_WHOLE = "The load reads every shard and fails at this one, at the end of the wait."
@@ -38,7 +38,9 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
         return _bad_shards(seen, path)
     if not seen.shards:
         return _no_safetensors(seen, path)
-    return _whole(seen, profile)
+    if seen.found_layers.missing:
+        return _missing_layers(seen, path)
+    return _whole(seen)
 
 
 def _no_folder(seen: ModelFacts, path: str) -> Verdict:
@@ -62,6 +64,8 @@ def _no_folder(seen: ModelFacts, path: str) -> Verdict:
 def _bad_shards(seen: ModelFacts, path: str) -> Verdict:
     lines = [f"{show(b.name, 120)} {show(b.problem, 300)}" for b in seen.bad[:_SHOWN]]
     rest = seen.bad_count - len(lines)
+    if seen.partial:
+        lines.append(f"unfinished downloads: {_names(seen.partial)}")
     names = " ".join(shlex.quote(show(b.name, 120)) for b in seen.bad[:_SHOWN])
     return CHECK.verdict(
         "block",
@@ -81,15 +85,30 @@ def _no_safetensors(seen: ModelFacts, path: str) -> Verdict:
             "Those formats say nothing that could be checked before the load.",
             "Convert the checkpoint to safetensors if the load fails.",
         )
+    partial = f"; unfinished downloads: {_names(seen.partial)}" if seen.partial else ""
     return CHECK.verdict(
         "block",
-        f"{path} holds config.json and no weights",
+        f"{path} holds config.json and no weights{partial}",
         "There is nothing to load.",
         "Download the weights as well (an interrupted download leaves just the small files).",
     )
 
 
-def _whole(seen: ModelFacts, profile: Profile) -> Verdict:
+def _missing_layers(seen: ModelFacts, path: str) -> Verdict:
+    found = seen.found_layers
+    shown = listed([str(i) for i in found.missing[: found.missing_count]], 8)
+    more = found.missing_count - len(found.missing)
+    return CHECK.verdict(
+        "block",
+        f"{path}: no tensor of {plural(found.missing_count, 'layer')} is in any shard "
+        f"({show(found.prefix, 80)}.{shown}{f' and {more} further' if more else ''}); "
+        f"config.json says {number(seen.layers or 0)} layers",
+        "A load without all weights fails at its end, or goes on with weights left as they were.",
+        "Copy the checkpoint again, or the config.json that belongs to it.",
+    )
+
+
+def _whole(seen: ModelFacts) -> Verdict:
     dims = [f"{number(seen.layers)} layers"] if seen.layers else []
     dims += [f"hidden {number(seen.hidden)}"] if seen.hidden else []
     kind = show(seen.architecture or seen.model_type, 80) or "unknown architecture"
@@ -98,21 +117,96 @@ def _whole(seen: ModelFacts, profile: Profile) -> Verdict:
         f"{kind}, {', '.join(dims) or 'unknown size'}{f', {form}' if form else ''}: "
         f"{plural(seen.shards, 'shard')} whole, {size(seen.bytes)}"
     )
-    if not seen.tokenizer:
-        return CHECK.verdict(
-            "warn",
-            f"{saw}; no tokenizer file",
-            "Conversations are turned into tokens by the model's own tokenizer.",
-            "Copy the tokenizer's files too, unless the data holds input_ids.",
+    doubts = [*_mixed(seen), *_unlike(seen)]
+    if not doubts:
+        if seen.layers and not seen.found_layers.prefix:
+            saw += "; the layers were not recognised in its tensors' names"
+        return CHECK.verdict("pass", saw)
+    return CHECK.verdict(
+        "warn",
+        "\n".join([saw, *(what for what, _ in doubts)]),
+        "A folder that holds parts of two checkpoints loads, and computes something else.",
+        " ".join(dict.fromkeys(todo for _, todo in doubts)),
+    )
+
+
+def _mixed(seen: ModelFacts) -> list[tuple[str, str]]:
+    """(what, what to do) for files and tensors that the index does not account for."""
+    found = []
+    if seen.extra_count:
+        names = _names(seen.extra, seen.extra_count)
+        found.append(
+            (
+                f"{plural(seen.extra_count, 'safetensors file')} beside the checkpoint: {names}",
+                "Move out of the folder what is no part of this checkpoint.",
+            )
         )
-    if seen.custom_code and not profile.model.trust_remote_code:
-        return CHECK.verdict(
-            "warn",
-            f"{saw}; the checkpoint brings its own Python (auto_map), trust_remote_code is false",
-            "A model type that the installed library does not know itself cannot be loaded then.",
-            "If the load says so, read that code and set model.trust_remote_code = true.",
+    for count, what in (
+        (seen.unindexed, "in the shards, not in the index"),
+        (seen.doubled, "in two shards at once"),
+    ):
+        if count.count:
+            found.append((_tensors(count, what), "Copy index and shards from one source again."))
+    if seen.index_total is not None and seen.index_total != seen.data:
+        found.append(
+            (
+                f"the index says {number(seen.index_total)} bytes of tensors (total_size), the "
+                f"shards hold {number(seen.data)}",
+                "Harmless if the index was written by a converter: no loader reads that figure.",
+            )
         )
-    return CHECK.verdict("pass", saw)
+    if seen.partial:
+        found.append(
+            (
+                f"unfinished downloads: {_names(seen.partial)}",
+                "Let the download end, or remove these files if none is running.",
+            )
+        )
+    return found
+
+
+def _unlike(seen: ModelFacts) -> list[tuple[str, str]]:
+    """Where config.json describes another model than the weights are."""
+    found = []
+    again = "Copy the config.json that belongs to these weights."
+    layers = seen.found_layers
+    if layers.beyond > seen.extra_layers:
+        found.append(
+            (
+                f"the shards hold {plural(layers.beyond, 'layer')} past the last of "
+                f"config.json's {number(seen.layers or 0)}",
+                again,
+            )
+        )
+    if len(seen.embedding) == 2:
+        rows, width = seen.embedding
+        if seen.hidden and width != seen.hidden:
+            found.append(
+                (
+                    f"the embedding is {number(width)} wide, config.json's hidden size is "
+                    f"{number(seen.hidden)}",
+                    again,
+                )
+            )
+        if seen.vocab and rows < seen.vocab:
+            found.append(
+                (
+                    f"the embedding has {number(rows)} rows, config.json's vocabulary "
+                    f"{number(seen.vocab)}",
+                    again,
+                )
+            )
+    return found
+
+
+def _tensors(count: Count, what: str) -> str:
+    return f"{plural(count.count, 'tensor')} {what}, such as {show(count.example, 120)}"
+
+
+def _names(names: tuple[str, ...], count: int = 0) -> str:
+    shown = [show(n, 80) for n in names]
+    rest = max(count, len(shown)) - min(3, len(shown))
+    return ", ".join(shown[:3]) + (f" and {rest} more" if rest > 0 else "")
 
 
 CHECK = Check(

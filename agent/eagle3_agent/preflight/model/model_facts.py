@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import gc
 import os
-import re
 import stat
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from eagle3_agent.preflight.check import Ask, Probe
-from eagle3_agent.preflight.files import open_regular
 
-from . import safetensors
+from . import config as configs
+from . import decoder, jsonfile, weights
+from .decoder import Layers
+from .quantised import Quantisation
+from .weights import BadShard, Count
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
+__all__ = ["PROBE", "BadShard", "Count", "ModelFacts"]
 
-_CONFIG_LIMIT = 16 * 1024 * 1024
-_INDEX_LIMIT = 256 * 1024 * 1024
-_BAD_KEPT = 20
-
-#: Where multimodal configs keep the language model's part.
-_NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
-_LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
-_HIDDEN = ("hidden_size", "n_embd", "d_model")
-
-
-@dataclass(frozen=True)
-class BadShard:
-    name: str
-    problem: str
+CONFIG_LIMIT = 16 * 1024 * 1024
+_KEPT = 20
 
 
 @dataclass(frozen=True)
@@ -40,54 +28,109 @@ class ModelFacts:
     """Why there is no model folder at all, in words."""
     config_problem: str = ""
     model_type: str = ""
+    text_type: str = ""
+    """``model_type`` of the language model's part."""
     architecture: str = ""
     layers: int | None = None
     hidden: int | None = None
     vocab: int | None = None
     dtype: str = ""
     """``float32``, ``bfloat16`` or ``float16``: what ``auto`` means for this checkpoint."""
+    config_dtype: str = ""
+    """The same as config.json has it; empty where it is silent."""
     quantization: str = ""
+    quantisation: Quantisation = field(default_factory=Quantisation)
     custom_code: bool = False
     """config.json names Python of the checkpoint itself (``auto_map``)."""
+    auto_map: dict[str, str] = field(default_factory=dict)
+    routed_scale: float | None = None
+    """``routed_scaling_factor`` of a mixture of experts."""
+    extra_layers: int = 0
+    """MTP layers after the decoder's own."""
+    special_ids: dict[str, int] = field(default_factory=dict)
     index_problem: str = ""
     shards: int = 0
     bytes: int = 0
     """Of the shards that are whole."""
+    data: int = 0
+    """Bytes of their tensors alone."""
+    dtypes: dict[str, int] = field(default_factory=dict)
+    """safetensors' name of a dtype -> bytes of the tensors that have it."""
+    embedding: tuple[int, ...] = ()
+    """(rows, hidden) of the input embedding; empty when no tensor has such a name."""
     bad: tuple[BadShard, ...] = ()
     bad_count: int = 0
+    index_total: int | None = None
+    """Bytes of all tensors as the index says."""
+    unindexed: Count = field(default_factory=Count)
+    """Tensors of shards that the index does not name."""
+    doubled: Count = field(default_factory=Count)
+    """Tensors that two shards hold."""
+    extra: tuple[str, ...] = ()
+    """Safetensors files beside those that belong to the checkpoint."""
+    extra_count: int = 0
+    partial: tuple[str, ...] = ()
+    """Files of a download that did not end."""
+    found_layers: Layers = field(default_factory=Layers)
     other_weights: tuple[str, ...] = ()
     """Weights in formats that are not checked here (.bin, .pt, .gguf), when no safetensors is."""
     tokenizer: bool = False
 
 
 def _collect(ask: Ask) -> ModelFacts:
-    path = ask.profile.model.path
+    # headers of large checkpoints are millions of small objects without a circle
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _look(ask.profile.model.path)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _look(path: str) -> ModelFacts:
     problem = _why_no_folder(path)
     if problem:
         return ModelFacts(path, problem)
     names = sorted(os.listdir(path))
-    config, config_problem = _read_json(os.path.join(path, "config.json"), _CONFIG_LIMIT)
-    weights = _Weights(path, names)
-    weights.read()
-    text = _text_config(config)
+    body, config_problem = jsonfile.read(os.path.join(path, "config.json"), CONFIG_LIMIT)
+    config = configs.interpret(body)
+    found = weights.read(path, names)
     return ModelFacts(
         path=path,
         config_problem=config_problem,
-        model_type=str(config.get("model_type", "")),
-        architecture=", ".join(map(str, _items(config.get("architectures"))))[:200],
-        layers=_count(text, _LAYERS),
-        hidden=_count(text, _HIDDEN),
-        vocab=_count(text, ("vocab_size",)),
-        dtype=_dtype(config, text) or weights.dtype,
-        quantization=_quantization(text) or _quantization(config),
-        custom_code="auto_map" in config,
-        index_problem=weights.index_problem,
-        shards=weights.shards,
-        bytes=weights.bytes,
-        bad=tuple(weights.bad[:_BAD_KEPT]),
-        bad_count=len(weights.bad),
-        other_weights=tuple(weights.others[:_BAD_KEPT]),
-        tokenizer=any(n.startswith(("tokenizer", "tiktoken", "vocab.")) for n in names),
+        model_type=config.model_type,
+        text_type=config.text_type,
+        architecture=config.architecture,
+        layers=config.layers,
+        hidden=config.hidden,
+        vocab=config.vocab,
+        dtype=config.dtype or found.dtype,
+        config_dtype=config.dtype,
+        quantization=config.quantisation.method,
+        quantisation=config.quantisation,
+        custom_code=bool(config.auto_map),
+        auto_map=config.auto_map,
+        routed_scale=config.routed_scale,
+        extra_layers=config.extra_layers,
+        special_ids=config.special_ids,
+        index_problem=found.index_problem,
+        shards=found.shards,
+        bytes=found.bytes,
+        data=found.data,
+        dtypes=found.dtypes,
+        embedding=found.embedding,
+        bad=tuple(found.bad[:_KEPT]),
+        bad_count=len(found.bad),
+        index_total=found.index_total,
+        unindexed=found.unindexed,
+        doubled=found.doubled,
+        extra=tuple(found.extra[:_KEPT]),
+        extra_count=len(found.extra),
+        partial=tuple(found.partial),
+        found_layers=decoder.find(found.tensors, config.layers),
+        other_weights=tuple(found.others[:_KEPT]),
+        tokenizer=any(n.startswith(("tokenizer", "tiktoken", "tekken", "vocab.")) for n in names),
     )
 
 
@@ -100,6 +143,8 @@ def _why_no_folder(path: str) -> str:
         return "does not exist"
     except OSError as error:
         return f"cannot be looked at: {error.strerror}"
+    except ValueError:  # a NUL
+        return "is no path that a file can have"
     if not stat.S_ISDIR(info.st_mode):
         return "is a file, not a folder"
     try:
@@ -107,133 +152,6 @@ def _why_no_folder(path: str) -> str:
     except OSError as error:
         return f"cannot be listed: {error.strerror}"
     return ""
-
-
-def _read_json(path: str, limit: int) -> tuple[dict[str, Any], str]:
-    """(the object, "") or ({}, what is wrong with the file)."""
-    name = os.path.basename(path)
-    try:
-        file, _ = open_regular(path)
-        with file:
-            data = file.read(limit + 1)
-    except FileNotFoundError:
-        return {}, f"{name} is not there"
-    except OSError as error:
-        return {}, f"{name} cannot be read: {error.strerror}"
-    if len(data) > limit:
-        return {}, f"{name} is longer than {limit} bytes"
-    try:
-        body = json.loads(data)
-    except ValueError as error:
-        return {}, f"{name} is not JSON: {error}"
-    except RecursionError:
-        return {}, f"{name} is not JSON of sensible depth"
-    return (body, "") if isinstance(body, dict) else ({}, f"{name} is not a JSON object")
-
-
-class _Weights:
-    """The shards that the folder should hold, each looked at once."""
-
-    def __init__(self, path: str, names: list[str]) -> None:
-        self.path = path
-        self.names = names
-        self.index_problem = ""
-        self.shards = 0
-        self.bytes = 0
-        self.bad: list[BadShard] = []
-        self.others: list[str] = []
-        self.dtype = ""
-
-    def read(self) -> None:
-        if INDEX in self.names:
-            self._read_indexed()
-            return
-        found = [n for n in self.names if n.endswith(".safetensors")]
-        single = [SINGLE] if SINGLE in found else found
-        for name in single:
-            self._look(name)
-        numbered = [re.fullmatch(r".*-\d{5}-of-(\d{5})\.safetensors", n) for n in single]
-        totals = {int(m[1]) for m in numbered if m}
-        if totals and totals != {len(single)}:
-            self.index_problem = (
-                f"{INDEX} is not there, and {len(single)} of {max(totals)} shards are"
-            )
-        if not found:
-            self.others = [n for n in self.names if n.endswith((".bin", ".pt", ".pth", ".gguf"))]
-
-    def _read_indexed(self) -> None:
-        body, self.index_problem = _read_json(os.path.join(self.path, INDEX), _INDEX_LIMIT)
-        mapping = body.get("weight_map")
-        if self.index_problem:
-            return
-        if not isinstance(mapping, dict) or not mapping:
-            self.index_problem = f"{INDEX} has no weight_map"
-            return
-        wanted: dict[str, set[str]] = {}
-        for tensor, shard in mapping.items():
-            wanted.setdefault(str(shard), set()).add(tensor)
-        for name, tensors in sorted(wanted.items()):
-            if os.path.basename(name) != name or name in (".", ".."):
-                self.bad.append(BadShard(name, "is named by the index outside the model folder"))
-                continue
-            self._look(name, tensors)
-
-    def _look(self, name: str, wanted: set[str] | None = None) -> None:
-        self.shards += 1
-        try:
-            contents = safetensors.read(os.path.join(self.path, name))
-        except safetensors.BadFile as error:
-            self.bad.append(BadShard(name, str(error)))
-            return
-        self.bytes += contents.size
-        self.dtype = self.dtype or contents.dtype
-        missing = sorted((wanted or set()) - contents.tensors)
-        if missing:
-            self.bad.append(
-                BadShard(
-                    name,
-                    f"lacks {len(missing)} of the {len(wanted or ())} tensors that the index "
-                    f"puts there, such as {missing[0]}",
-                )
-            )
-
-
-def _text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The part that describes the decoder: the config itself, or nested one or two deep."""
-    for _ in range(2):
-        if _count(config, _LAYERS) is not None:
-            return config
-        inner = [config[k] for k in _NESTED if isinstance(config.get(k), dict)]
-        if not inner:
-            return config
-        config = inner[0]
-    return config
-
-
-def _count(config: dict[str, Any], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        value = config.get(name)
-        if type(value) is int and 0 < value < 2**40:
-            return value
-    return None
-
-
-def _dtype(*configs: dict[str, Any]) -> str:
-    for config in configs:
-        for key in ("dtype", "torch_dtype"):
-            name = str(config.get(key) or "").removeprefix("torch.")
-            if name in ("float32", "bfloat16", "float16"):
-                return name
-    return ""
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _quantization(config: dict[str, Any]) -> str:
-    section = config.get("quantization_config")
-    return str(section.get("quant_method", ""))[:60] if isinstance(section, dict) else ""
 
 
 PROBE = Probe("model", ModelFacts, _collect, timeout=30.0)

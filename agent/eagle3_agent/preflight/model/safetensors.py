@@ -9,9 +9,8 @@ Source: the format section of https://github.com/huggingface/safetensors.
 from __future__ import annotations
 
 import json
-import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 from eagle3_agent.preflight.files import open_regular
@@ -26,7 +25,17 @@ _WIDTHS = {
     **dict.fromkeys(("U32", "I32", "F32"), 4),
     **dict.fromkeys(("U64", "I64", "F64"), 8),
 }
-_FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+FLOATS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+#: Names of the input embedding in the families' checkpoints.
+_EMBEDDINGS = (
+    "embed_tokens.weight",
+    "tok_embeddings.weight",
+    "word_embeddings.weight",
+    "embed_in.weight",
+    "wte.weight",
+)
+#: No tensor has more dimensions, and none a larger file: longer products cost time for nothing.
+_DIMS_MOST, _BYTES_MOST = 64, 2**62
 _LFS_POINTER = b"version https://git-lfs"
 
 
@@ -39,8 +48,14 @@ class Contents:
     size: int
     """Bytes of the file."""
     tensors: frozenset[str]
+    data: int = 0
+    """Bytes of all tensors."""
+    dtypes: dict[str, int] = field(default_factory=dict)
+    """The format's own name of a dtype, or ``other`` -> bytes of the tensors that have it."""
     dtype: str = ""
     """Of the first floating tensor: ``float32``, ``bfloat16``, ``float16``, or empty."""
+    embedding: tuple[int, ...] = ()
+    """Shape of the input embedding ``(rows, hidden)``, when it is in this file."""
 
 
 def read(path: str) -> Contents:
@@ -51,6 +66,8 @@ def read(path: str) -> Contents:
             return _check(file, size)
     except OSError as error:
         raise BadFile(f"cannot be read: {error.strerror}") from None
+    except ValueError:  # a NUL or half of a surrogate pair
+        raise BadFile("has a name that no file can have") from None
 
 
 def _check(file: IO[bytes], size: int) -> Contents:
@@ -72,49 +89,78 @@ def _check(file: IO[bytes], size: int) -> Contents:
         if not piece:
             raise BadFile("ends inside its header")
         text += piece
-    header, data = _read_header(bytes(text))
+    header = _parse(bytes(text))
+    data = _covered(header)
     expected = 8 + length + data
     if expected != size:
         short = expected - size
         how = f"{number(abs(short))} bytes too {'short' if short > 0 else 'long'}"
         raise BadFile(f"is {how} ({number(size)} of {number(expected)})")
-    floats = (_FLOATS[e["dtype"]] for e in header.values() if e["dtype"] in _FLOATS)
-    return Contents(size, frozenset(header), next(floats, ""))
+    return _contents(size, header, data)
 
 
-def _read_header(text: bytes) -> tuple[dict[str, Any], int]:
-    """(tensor -> its sound description, bytes of data that they say)."""
+def _parse(text: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(text)
+        # not left to json, which would take UTF-16 as well
+        header = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError):
         raise BadFile("has a header that is not JSON") from None
     if not isinstance(header, dict):
         raise BadFile("has a header that is not a JSON object")
     header.pop("__metadata__", None)
-    covered = end = 0
-    for name, entry in header.items():
-        begin, stop = _span(name, entry)
-        covered += stop - begin
-        end = max(end, stop)
-    if covered != end:
-        raise BadFile(
-            f"has tensors of {number(covered)} bytes in {number(end)}: a hole or an overlap"
-        )
-    return header, end
+    return header
+
+
+def _covered(header: dict[str, Any]) -> int:
+    """Bytes of data that the tensors cover, one after the other; raises BadFile."""
+    spans = sorted((*_span(name, entry), name) for name, entry in header.items())
+    end = 0
+    for begin, stop, name in spans:
+        if begin != end:
+            what = "a hole before" if begin > end else "an overlap at"
+            raise BadFile(
+                f"has {what} tensor {name[:80]!r}: it begins at byte {number(begin)} of the data, "
+                f"the one before it ends at {number(end)}"
+            )
+        end = stop
+    return end
 
 
 def _span(name: str, entry: Any) -> tuple[int, int]:
+    """(begin, end) of a tensor's bytes; a large checkpoint has hundreds of thousands of them."""
     try:
         begin, stop = entry["data_offsets"]
-        count = math.prod(entry["shape"])
-        width = _WIDTHS.get(entry["dtype"])
+        shape, dtype = entry["shape"], entry["dtype"]
+        width = _WIDTHS.get(dtype)
         sound = (
-            type(begin) is type(stop) is type(count) is int
-            and 0 <= begin <= stop
-            and (width is None or count * width == stop - begin)
+            type(begin) is type(stop) is int
+            and 0 <= begin <= stop < _BYTES_MOST
+            and type(dtype) is str
+            and type(shape) is list
+            and len(shape) <= _DIMS_MOST
         )
+        count = 1
+        for dim in shape if sound else ():
+            if type(dim) is not int or not 0 <= dim < _BYTES_MOST:
+                sound = False
+                break
+            count *= dim
+        sound = sound and (width is None or count * width == stop - begin)
     except (TypeError, KeyError, ValueError):
         sound = False
     if not sound:
         raise BadFile(f"describes tensor {name[:80]!r} wrongly: shape, dtype and offsets disagree")
     return begin, stop
+
+
+def _contents(size: int, header: dict[str, Any], data: int) -> Contents:
+    dtypes: dict[str, int] = {}
+    embedding: tuple[int, ...] = ()
+    for name, entry in header.items():
+        begin, stop = entry["data_offsets"]
+        kind = entry["dtype"] if entry["dtype"] in _WIDTHS else "other"
+        dtypes[kind] = dtypes.get(kind, 0) + stop - begin
+        if name.endswith(_EMBEDDINGS) and len(entry["shape"]) == 2:
+            embedding = embedding or tuple(entry["shape"])
+    first = next((d for d in dtypes if d in FLOATS), "")
+    return Contents(size, frozenset(header), data, dtypes, FLOATS.get(first, ""), embedding)
