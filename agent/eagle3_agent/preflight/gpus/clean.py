@@ -94,7 +94,8 @@ class _Holders:
 
     def __init__(self, holders: list[GpuProcess], facts: Facts) -> None:
         seen = facts.get(PROBE)
-        known = [p for p in holders if p.start_time is not None]
+        # who was seen in /proc; an action needs the identity as well, and leaves others out
+        known = [p for p in holders if p.started is not None or p.start_time is not None]
         free = [p for p in known if str(p.pid) not in seen.spared]
         self.units = {u.name: u for u in seen.units if not u.refusal}
         self.refused = {u.name: u.refusal for u in seen.units if u.refusal}
