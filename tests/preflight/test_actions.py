@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from eagle3_agent import paths, processes, runs
+from eagle3_agent.cgroups import Place
 from eagle3_agent.preflight import catalogue
 from eagle3_agent.preflight.actions import perform, signals
 from eagle3_agent.preflight.actions.refused import NotTaken
@@ -129,6 +130,15 @@ def test_another_users_process_is_spared_by_who_may_not_signal_it(
     assert guard.spared([pid]) == {}
     monkeypatch.setattr(os, "geteuid", lambda: 54321)
     assert "the agent runs as user 54321" in guard.spared([pid])[pid]
+
+
+def test_what_lives_in_a_container_or_job_is_ended_with_that() -> None:
+    here, there = Place(), Place(container="docker 4f1c2ab90d21")
+    assert "in container docker 4f1c2ab90d21" in guard.of_elsewhere(there, here)
+    assert guard.of_elsewhere(there, there) == ""
+    assert "in job slurm 12" in guard.of_elsewhere(Place(job="slurm 12"), here)
+    assert guard.of_elsewhere(Place(job="slurm 12"), Place(job="slurm 12")) == ""
+    assert guard.of_elsewhere(Place("vllm.service"), here) == ""
 
 
 def test_threads_of_the_kernel_are_spared() -> None:

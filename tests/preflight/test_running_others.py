@@ -18,6 +18,7 @@ from eagle3_agent.preflight.gpus import gpu_facts
 from eagle3_agent.preflight.running import others
 from eagle3_agent.preflight.running.process_facts import PROBE, ProcessFacts, Seen
 from eagle3_agent.protocol.values import Gpu, GpuProcess, HostSample, Verdict
+from support import needs, vllm_env
 from support.preflight import gather, profile, until
 from support.real_processes import Start, starting
 
@@ -87,6 +88,13 @@ def test_a_service_that_the_agent_cannot_stop_is_told_as_a_command() -> None:
     assert found.actions == ()
     assert "systemctl --user stop vllm.service (as user 1001)" in found.todo
     assert "not by this agent: it is of user 1001's manager" in found.todo
+
+
+def test_a_unit_that_carries_every_login_is_no_way_out() -> None:
+    unit = UnitFacts("ssh.service", refusal="the host needs it", shared=True)
+    found = verdict(replace(SERVER, unit="ssh.service"), units=(unit,))
+    assert found.todo == "If not needed: kill 500"
+    assert [a.id for a in found.actions] == ["terminate-500"]
 
 
 @pytest.mark.parametrize(
@@ -200,6 +208,23 @@ def test_vllm_is_found_by_its_title_and_by_its_library_under_any_name(
     assert found.status == "warn"
     assert f"pid {mapped} " in found.saw
     assert {f"terminate-{titled}", f"terminate-{mapped}"} <= {a.id for a in found.actions}
+
+
+@pytest.mark.parametrize("version", ["0.16", "0.32"])
+def test_a_renamed_process_of_the_real_vllm_is_found(
+    start: Start, tmp_path: Path, version: vllm_env.Version
+) -> None:
+    python = needs.vllm_python(version)
+    (packages,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
+    ready = tmp_path / "ready"
+    code = "import sys, signal, vllm._C; open(sys.argv[1], 'w').close(); signal.pause()"
+    env = {**vllm_env.environment(version), "PYTHONPATH": str(packages)}
+    # the name given is argv[0], by which an environment would be found: its packages are named
+    pid = start(["nginx", "-c", code, str(ready)], executable=python.resolve(), env=env)
+    until(ready.exists, 120)
+    (seen,) = (p for p in gather(PROBE, profile()).get(PROBE).found if p.pid == pid)
+    assert seen.kind == "vllm"
+    assert seen.command.startswith("nginx -c")
 
 
 def test_a_worker_below_its_server_is_of_one_tree(start: Start, tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ class UnitFacts:
     """Sockets, timers, paths and units that can start it again."""
     refusal: str = ""
     """Why this agent cannot or must not stop it; empty when it may be offered."""
+    shared: bool = False
+    """Much else lives in it, as every login does in ``ssh.service`` on a host without logind: what
+    it holds says nothing of how to stop one of its processes."""
 
 
 def look(names: Iterable[str]) -> tuple[UnitFacts, ...]:
@@ -57,7 +60,7 @@ def look(names: Iterable[str]) -> tuple[UnitFacts, ...]:
     for name in wanted:
         refusal = must_not(name, own, os.geteuid())
         if refusal:
-            found.append(UnitFacts(name, refusal=refusal))
+            found.append(UnitFacts(name, refusal=refusal, shared=is_shared(name, own)))
         elif len(asked[False]) + len(asked[True]) < _MOST:
             asked[cgroups.split_user(name)[0] is not None].append(name)
         else:
@@ -74,20 +77,26 @@ def must_not(name: str, own: str, uid: int) -> str:
     ``own`` is the unit that the agent lives in, ``uid`` its effective user.
     """
     user, unit = cgroups.split_user(name)
-    stem = unit.rpartition(".")[0]
     if not cgroups.is_unit(unit):
         return f"{show(unit, 60)} is no unit's name"
     if not unit.endswith(".service"):
         return f"{unit} is no service: somebody's own processes, gathered by systemd"
     if name == own:
         return "the agent itself runs in it"
-    if stem.partition("@")[0] in _HOSTS_OWN or stem.startswith(("systemd-", "user@", "getty@")):
+    if is_shared(name, own):
         return "the host needs it, or it runs the work of others"
     if user is not None and user != uid:
         return f"it is of user {user}'s manager, and the agent runs as user {uid}"
     if user is None and uid != 0:
         return f"only root can stop it, and the agent runs as user {uid}"
     return ""
+
+
+def is_shared(name: str, own: str) -> bool:
+    """Whether the unit carries the host, the agent itself, or the work of many; pure."""
+    stem = cgroups.split_user(name)[1].rpartition(".")[0]
+    hosts = stem.partition("@")[0] in _HOSTS_OWN
+    return name == own or hosts or stem.startswith(("systemd-", "user@", "getty@"))
 
 
 def _ask(names: list[str], of_user: bool) -> list[UnitFacts]:

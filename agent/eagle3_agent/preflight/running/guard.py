@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from eagle3_agent import processes
+from eagle3_agent import cgroups, processes
+from eagle3_agent.cgroups import Place
 from eagle3_agent.processes import Process
 
 from .of_runs import Census
@@ -36,7 +37,7 @@ def why_not(pid: int, census: Census) -> str:
     run = census.mark(process).run
     if run and census.guarded(process, run):
         return f"it is of run {os.path.basename(run)}, which goes on: abort the run instead"
-    return of_another(pid)
+    return of_another(pid) or of_elsewhere(cgroups.place(pid), cgroups.place(os.getpid()))
 
 
 def of_host(process: Process) -> str:
@@ -58,6 +59,18 @@ def of_another(pid: int) -> str:
     if mine == 0 or (ids and str(mine).encode() == ids[0][0]):
         return ""
     return f"it is of user {processes.user(pid) or uid}, and the agent runs as user {mine}"
+
+
+def of_elsewhere(there: Place, here: Place) -> str:
+    """What lives in a container or batch job that is not the agent's own; pure.
+
+    What started it ends it, and starts it again when it is ended from outside.
+    """
+    if there.container and there.container != here.container:
+        return f"it lives in container {there.container}: stop that"
+    if there.job and there.job != here.job:
+        return f"it lives in job {there.job}: cancel that"
+    return ""
 
 
 def _is_kernel_thread(pid: int) -> bool:

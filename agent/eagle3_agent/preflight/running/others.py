@@ -7,7 +7,7 @@ from where it lives: a unit, a container, a batch job, or nothing but itself.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eagle3_agent import cgroups
 from eagle3_agent.preflight.actions import offers
@@ -60,6 +60,8 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             return CHECK.verdict("warn", told, "Somebody could be among those.")
         return CHECK.verdict("pass", told)
     found.sort(key=lambda p: -((held or {}).get(p.pid, _Held()).bytes or 0))
+    shared = {u.name for u in seen.units if u.shared}
+    found = [replace(p, unit="") if p.unit in shared else p for p in found]
     ways = [_way_out(group, seen.units) for group in _together(found)]
     lines = [line_of(p) + _where(p) + _holds(p, held) for p in found[:_SHOWN]]
     rest = len(found) - _SHOWN

@@ -6,6 +6,7 @@ their memory map, and who uses a GPU has the device there.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -62,6 +63,7 @@ class Seen:
     unit: str = ""
     """As ``Action.unit`` names one."""
     container: str = ""
+    """Empty as well when the agent itself lives in it; so is ``job``."""
     job: str = ""
     spared: str = ""
     """Why no action may end it; empty when one may."""
@@ -131,7 +133,7 @@ def _is_titled(process: Process) -> bool:
 
 def _describe(process: Process, kind: Kind, run: str, census: Census) -> Seen:
     pid = process.pid
-    where = cgroups.place(pid)
+    where, here = cgroups.place(pid), cgroups.place(os.getpid())
     return Seen(
         pid=pid,
         start_time=process.identity.start_time,
@@ -144,8 +146,8 @@ def _describe(process: Process, kind: Kind, run: str, census: Census) -> Seen:
         guarded=bool(run) and census.guarded(process, run),
         elsewhere=bool(run) and elsewhere(run),
         unit=where.unit,
-        container=where.container,
-        job=where.job,
+        container=where.container if where.container != here.container else "",
+        job=where.job if where.job != here.job else "",
         spared=_unless_stuck(process, lambda p: why_not(p.pid, census), "it cannot be read"),
     )
 
