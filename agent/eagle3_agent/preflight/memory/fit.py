@@ -19,8 +19,9 @@ from .checkpoint import CheckpointFacts
 from .demand import BLOCK, Demand, demand, step_tokens
 from .sharding import Span
 
-#: A bare CUDA context with its libraries, as measured on an H200 (driver 580).
-CONTEXT = 620 * 1024 * 1024
+#: A bare CUDA context (620 MiB) and what the driver keeps of the whole for itself (615 MiB), as
+#: measured on an H200 with driver 580.  Other parts differ: an allowance, from nothing to this.
+OVERHEAD = (620 + 615) * 1024 * 1024
 
 #: vLLM's own log rounds to two digits; so does a person who writes a profile.
 _STEP = 0.01
@@ -44,8 +45,8 @@ class Room:
         return math.ceil(self.total * utilization)
 
     def beside(self, utilization: float) -> int:
-        """What is left for the states; negative when vLLM would not start."""
-        return self.total - self.used - CONTEXT - self.share(utilization)
+        """What is left for all else; negative when vLLM would not start."""
+        return self.total - self.used - self.share(utilization)
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,9 @@ def fits(asked: Demand, rooms: Sequence[Room], utilization: float) -> Fit:
 
 def _sums(asked: Demand, room: Room, utilization: float) -> Iterator[tuple[Place, Span, int]]:
     beside = room.beside(utilization)
-    yield "start", Span(0, 0), beside
+    yield "start", Span(0, OVERHEAD), beside
     yield "share", asked.within, room.share(utilization)
-    yield "beside", asked.states, beside
+    yield "beside", asked.states + Span(0, OVERHEAD), beside
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,12 @@ def way_out(case: Case) -> Change | None:
     In the order of what it costs: a share costs nothing, tokens of a step some speed, ranks other
     GPUs, a length data.
     """
-    ways: tuple[Callable[[Case], Change | None], ...] = (_by_share, _by_tokens, _by_ranks, _by_len)
+    ways: tuple[Callable[[Case], Change | None], ...] = (
+        _by_share,
+        _by_tokens,
+        _by_ranks,
+        _by_length,
+    )
     found = [change for change in (way(case) for way in ways) if change is not None]
     passing = [change for change in found if change.status == "pass"]
     return next(iter(passing or found), None)
@@ -127,11 +133,11 @@ def _best_share(case: Case, profile: Profile) -> float | None:
     if not rooms:
         return None
     now = profile.model.gpu_memory_utilization
-    for states, within in (
-        (asked.states.most, asked.within.most),
+    for beside, within in (
+        (asked.states.most + OVERHEAD, asked.within.most),
         (asked.states.least, asked.within.least),
     ):
-        most = min((r.total - r.used - CONTEXT - states) / r.total for r in rooms)
+        most = min((r.total - r.used - beside) / r.total for r in rooms)
         low = math.ceil(max(within / r.total for r in rooms) / _STEP) * _STEP
         high = math.floor(most / _STEP) * _STEP
         share = round(min(max(now, low), high), 2)
@@ -140,20 +146,27 @@ def _best_share(case: Case, profile: Profile) -> float | None:
     return None
 
 
+def _eased(case: Case, profile: Profile, words: str) -> Change | None:
+    """This profile, with another share if that is what it takes; None when it blocks even so."""
+    status = case.fit(profile).status
+    share = None if status == "pass" else _best_share(case, profile)
+    if share is not None and share != profile.model.gpu_memory_utilization:
+        status = case.fit(_with_share(profile, share)).status
+        words += f" and model.gpu_memory_utilization = {share:g}"
+    return Change(words, status) if status != "block" else None
+
+
 def _by_tokens(case: Case) -> Change | None:
     engine = case.profile.engine
-    now = step_tokens(case.profile, case.engine)
 
-    def made(count: int) -> Profile:
+    def made(count: int) -> Change | None:
         tokens = count * _TOKENS_STEP
         sequences = min(engine.max_num_seqs, tokens) if engine.max_num_seqs else None
         changed = replace(engine, max_num_batched_tokens=tokens, max_num_seqs=sequences)
-        return replace(case.profile, engine=changed)
+        words = f"engine.max_num_batched_tokens = {tokens}"
+        return _eased(case, replace(case.profile, engine=changed), words)
 
-    count = _largest((now - 1) // _TOKENS_STEP, lambda n: case.fit(made(n)).status == "pass")
-    if count:
-        return Change(f"engine.max_num_batched_tokens = {count * _TOKENS_STEP}", "pass")
-    return None
+    return _largest((step_tokens(case.profile, case.engine) - 1) // _TOKENS_STEP, made)
 
 
 def _by_ranks(case: Case) -> Change | None:
@@ -170,38 +183,34 @@ def _by_ranks(case: Case) -> Change | None:
 def _with_ranks(case: Case, ranks: int) -> Change | None:
     if not divides(case.seen, ranks):
         return None
-    changed = replace(case.profile, model=replace(case.profile.model, tensor_parallel_size=ranks))
+    model = replace(case.profile.model, tensor_parallel_size=ranks)
     words = f"model.tensor_parallel_size = {ranks}"
-    status = case.fit(changed).status
-    if status != "pass":
-        share = _best_share(case, changed)
-        if share is not None:
-            status = case.fit(_with_share(changed, share)).status
-            words += f", model.gpu_memory_utilization = {share:g}"
-    return Change(words, status) if status != "block" else None
+    return _eased(case, replace(case.profile, model=model), words)
 
 
-def _by_len(case: Case) -> Change | None:
+def _by_length(case: Case) -> Change | None:
     model = case.profile.model
-    steps = (model.max_model_len - 1) // BLOCK
 
-    def made(count: int) -> Profile:
-        return replace(case.profile, model=replace(model, max_model_len=count * BLOCK))
+    def made(count: int) -> Change | None:
+        changed = replace(case.profile, model=replace(model, max_model_len=count * BLOCK))
+        words = f"model.max_model_len and data.seq_length = {count * BLOCK}"
+        return _eased(case, changed, words)
 
-    count = _largest(steps, lambda n: case.fit(made(n)).status == "pass")
-    length = count * BLOCK
-    if length < _LENGTH_LEAST:
-        return None
-    return Change(f"model.max_model_len = {length} (and data.seq_length)", "pass")
+    return _largest((model.max_model_len - 1) // BLOCK, made, _LENGTH_LEAST // BLOCK)
 
 
-def _largest(most: int, good: Callable[[int], bool]) -> int:
-    """The largest number from 1 to ``most`` that is good, all below it being so too; or 0."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if good(middle) else (low, middle - 1)
-    return low
+def _largest(most: int, made: Callable[[int], Change | None], least: int = 1) -> Change | None:
+    """The change of the largest number that passes, all below it doing so too; None without one."""
+    found = None
+    low, high = least, most
+    while low <= high:
+        middle = (low + high) // 2
+        change = made(middle)
+        if change is not None and change.status == "pass":
+            found, low = change, middle + 1
+        else:
+            high = middle - 1
+    return found
 
 
 def divides(seen: CheckpointFacts, ranks: int) -> bool:

@@ -15,7 +15,7 @@ from eagle3_agent.protocol.values import EngineName, Gpu, Profile, Verdict
 
 from . import checkpoint, host_probe, on_host
 from .demand import Demand, demand
-from .fit import CONTEXT, Case, Fit, Room, divides, fits, least_ranks, way_out
+from .fit import OVERHEAD, Case, Fit, Room, divides, fits, least_ranks, way_out
 from .sharding import Span
 
 _WHY = {
@@ -125,7 +125,7 @@ def _tight(case: Case, asked: Demand, found: Fit) -> Verdict:
     lines = [
         _head(found.room, case.profile),
         *_terms(case, asked),
-        _beside(found.room, asked, case.profile),
+        *_beside(found.room, asked, case.profile),
     ]
     may = "may not fit" if found.status == "warn" else "does not fit"
     lines[0] = f"{may}: {lines[0]}"
@@ -142,26 +142,26 @@ def _head(room: Room, profile: Profile) -> str:
 
 
 def _terms(case: Case, asked: Demand) -> list[str]:
-    architecture = show(case.seen.decoder.architecture, 60) or "this architecture"
-    doubt = "" if asked.known else f" (how {architecture} is split is not known here)"
-    weights = f"weights {span(asked.weights)} as {asked.dtype}{doubt}"
+    decoder = case.seen.decoder
+    packed = f"{show(decoder.quantization, 40)}, the rest as " if decoder.quantization else "as "
+    name = show(decoder.architecture, 60) or "this architecture"
+    doubt = "" if asked.known else f"; how {name} is split is not known here"
     return [
-        f"{weights} + KV cache {span(asked.cache)} for one request of "
-        f"{number(asked.length)} tokens + work of a forward {span(asked.work)} (an allowance) "
-        f"= {span(asked.within)}"
+        f"weights {span(asked.weights)} ({packed}{asked.dtype}{doubt})",
+        f"+ KV cache {span(asked.cache)} (one request of {number(asked.length)} tokens)",
+        f"+ work of a forward {span(asked.work)} (an allowance)",
+        f"= {span(asked.within)}",
     ]
 
 
-def _beside(room: Room, asked: Demand, profile: Profile) -> str:
-    share = profile.model.gpu_memory_utilization
-    layers = len(profile.capture.layers)
-    left = room.beside(share)
+def _beside(room: Room, asked: Demand, profile: Profile) -> list[str]:
+    left = room.beside(profile.model.gpu_memory_utilization)
     have = size(left) if left >= 0 else f"{size(-left)} too little"
-    return (
-        f"beside the share: {have}, a CUDA context of {size(CONTEXT)} counted; captured states of "
-        f"a step of {number(asked.tokens)} tokens x {plural(layers, 'layer')} need "
-        f"{span(asked.states)}"
-    )
+    layers = plural(len(profile.capture.layers), "layer")
+    return [
+        f"beside the share {have}, for CUDA and the driver ({size(OVERHEAD)} on an H200)",
+        f"+ states of a step {span(asked.states)} ({number(asked.tokens)} tokens x {layers})",
+    ]
 
 
 def _todo(case: Case, found: Fit) -> str:

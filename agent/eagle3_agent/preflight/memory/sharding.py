@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from .checkpoint import TOWER, Group
@@ -115,6 +116,7 @@ def weights(groups: Iterable[Group], split: Split) -> Span:
     return total + _unpacked_latent(groups, split)
 
 
+@lru_cache(maxsize=8192)
 def kind(name: str) -> Kind:
     """Which kind of layer a tensor of this name belongs to in vLLM."""
     if TOWER.search(name):
