@@ -61,10 +61,12 @@ def test_sound_data_passes_with_its_figures() -> None:
 
 
 def test_a_part_is_told_as_a_part() -> None:
-    seen = replace(jsonl_facts(), whole=False, looked_at=2**25, size=20 * 2**30, tokens_exact=False)
+    seen = replace(
+        jsonl_facts(), whole=False, looked_at=2**25, size=20 * 2**30, tokens_exact=False, places=24
+    )
     found = verdict(seen)
     assert "about 500 tokens" in found.saw
-    assert "read the first 32.0 MiB of 20.0 GiB" in found.saw
+    assert "read 32.0 MiB of 20.0 GiB: its beginning and 24 places spread evenly" in found.saw
 
 
 def test_data_that_cannot_be_used_blocks_with_the_reason() -> None:
@@ -117,6 +119,50 @@ def test_samples_that_will_be_skipped_warn_from_the_first_one() -> None:
     assert "will be skipped" in found.saw
     assert "data.too_long" in found.todo
     assert verdict(jsonl_facts(cut=0), asked).status == "pass"
+
+
+def test_masks_that_mark_nothing_block_when_all_do_and_warn_when_many_do() -> None:
+    found = verdict(jsonl_facts(unlearned=10))
+    assert found.status == "block"
+    assert "no loss_mask marks a token" in found.saw
+    assert "learns nothing" in found.why
+    found = verdict(jsonl_facts(unlearned=2))
+    assert found.status == "warn"
+    assert "2 of 10 rows have a loss_mask that marks no token" in found.saw
+    found = verdict(jsonl_facts(unlearned=1))
+    assert (found.status, found.saw.endswith("; 1 row with no token to learn")) == ("pass", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"conversations": 10, "input_ids": 0, "asking": 6}, "6 of 10 rows end without an answer"),
+        ({"conversations": 10, "input_ids": 0, "hollow": 2}, "2 of 10 rows hold an empty message"),
+        ({"conversations": 4}, "4 conversations and 10 rows of input_ids in one file"),
+        ({"unmasked": 3}, "3 of 10 rows have no loss_mask: all their tokens are learned"),
+    ],
+)
+def test_what_can_be_captured_and_is_hardly_meant_warns(
+    changes: dict[str, Any], words: str
+) -> None:
+    seen = jsonl_facts()
+    found = verdict(replace(seen, tally=replace(seen.tally, **changes)))
+    assert found.status == "warn"
+    assert words in found.saw
+
+
+def test_repeated_rows_warn_when_they_are_many() -> None:
+    assert verdict(replace(jsonl_facts(), repeated=9)).status == "pass"
+    seen = replace(jsonl_facts(), repeated=20)
+    found = verdict(replace(seen, tally=replace(seen.tally, rows=100)))
+    assert found.status == "warn"
+    assert "20 of 100 rows are the same as another row" in found.saw
+
+
+def test_what_does_no_harm_is_noted() -> None:
+    found = verdict(replace(jsonl_facts(unmasked=10), notes=("lines end in CRLF",)))
+    assert found.status == "pass"
+    assert found.saw.endswith("; lines end in CRLF; no loss_mask: every token is learned")
 
 
 def test_the_model_is_wanted_and_not_needed() -> None:
@@ -215,11 +261,11 @@ def test_only_the_samples_of_the_run_are_looked_at(tmp_path: Path) -> None:
 
 def test_a_large_file_is_read_in_part_and_in_whole_when_asked_deep(tmp_path: Path) -> None:
     row = {"input_ids": [7] * 50_000}
-    count = data_facts.QUICK_BYTES // len(json.dumps(row)) + 40
+    count = 2 * data_facts.QUICK_BYTES // len(json.dumps(row)) + 40
     path = lines(tmp_path / "d.jsonl", *[row] * count)
     quick, _ = look(path, data_seq_length=50_000)
     assert not quick.whole
-    assert quick.rows == pytest.approx(count, abs=2)
+    assert quick.rows == pytest.approx(count, rel=0.01)
     assert quick.tokens == pytest.approx(count * 50_000, rel=0.01)
     deep, _ = look(path, data_seq_length=50_000, deep=True)
     assert (deep.whole, deep.rows, deep.tokens) == (True, count, count * 50_000)
@@ -237,6 +283,12 @@ def test_a_large_file_is_read_in_part_and_in_whole_when_asked_deep(tmp_path: Pat
         ("d.jsonl", b'{"a":' * 100_000 + b"\n", "nested too deep"),
         ("d.jsonl", b'{"input_ids": [' + b"9" * 10_000 + b"]}\n", "none of 1 row"),
         ("d.json", b'[{"messages": []}]', "one JSON array"),
+        ("d.json", b'\xef\xbb\xbf [{"messages": []}]', "one JSON array"),
+        ("d.jsonl", b"\0" * 5000, "begins with zero bytes"),
+        ("d.jsonl", '{"a"'.encode("utf-16-le"), "UTF-16"),
+        ("d.jsonl", '{"a"'.encode("utf-16-be"), "UTF-16"),
+        ("d.jsonl", b"BZh91AY", "bzip2"),
+        ("d.jsonl", b"\xfd7zXZ\x00", "xz"),
         ("d.jsonl", gzip.compress(b"{}"), "gzip"),
         ("d.jsonl", b"PAR1 and so on PAR1", "parquet file by its first bytes"),
         ("d.csv", b"a,b\n", "'.csv'"),
@@ -289,8 +341,10 @@ def test_hostile_rows_come_out_printable(tmp_path: Path) -> None:
 
 def test_a_saved_dataset_is_counted_from_its_headers() -> None:
     seen, found = look(SAVED / "arrow_ids")
-    assert (seen.kind, seen.rows, seen.tokens) == ("Arrow dataset", 4, 16)
-    assert found.status == "pass"
+    assert (seen.kind, seen.rows, seen.tokens, seen.whole) == ("Arrow dataset", 4, 16, True)
+    assert (seen.talks, seen.masked, seen.tally.longest) == (False, True, 8)
+    assert found.status == "warn"
+    assert "1 of 4 rows cannot be used, the first at row 3: empty: no token" in found.saw
     assert look(SAVED / "arrow_ids", data_max_samples=2)[0].tokens == 8
 
 
@@ -367,6 +421,43 @@ def test_no_damage_to_a_columnar_file_is_more_than_a_bad_file(tmp_path: Path, na
             read(str(path))
         except (arrow.BadFile, parquet.BadFile):
             pass
+
+
+def test_marks_and_line_ends_do_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join([json.dumps(IDS).encode()] * 3) + b"\r\n")
+    seen, found = look(path)
+    assert (seen.tally.rows, seen.tally.broken) == (3, 0)
+    assert found.status == "pass"
+    assert "opens with a byte order mark; lines end in CRLF" in found.saw
+
+
+def test_conversations_are_told_from_ids(tmp_path: Path) -> None:
+    ends = {"messages": [*CHAT["messages"], {"role": "user", "content": " "}]}
+    seen, found = look(lines(tmp_path / "d.jsonl", ends, CHAT))
+    assert (seen.talks, seen.tally.asking, seen.tally.hollow) == (True, 1, 1)
+    assert "1 of 2 rows end without an answer" in found.saw
+    assert look(lines(tmp_path / "i.jsonl", IDS))[0].talks is False
+    assert look(lines(tmp_path / "x.jsonl", "{"))[0].talks is None
+    seen, found = look(lines(tmp_path / "m.jsonl", IDS, CHAT, {"input_ids": [1]}))
+    assert (seen.talks, seen.tally.unmasked) == (True, 1)
+    assert found.status == "warn"
+
+
+def test_a_mask_counts_within_seq_length(tmp_path: Path) -> None:
+    late = {"input_ids": [1, 2, 3, 4], "loss_mask": [0, 0, 0, 1]}
+    path = lines(tmp_path / "d.jsonl", late)
+    assert look(path)[1].status == "pass"
+    found = look(path, data_seq_length=3)[1]
+    assert found.status == "block"
+    assert "no loss_mask marks a token" in found.saw
+
+
+def test_rows_past_the_models_length_are_counted(tmp_path: Path) -> None:
+    path = lines(tmp_path / "d.jsonl", {"input_ids": [1] * 30}, IDS)
+    found = look(path, data_seq_length=40, model_max_model_len=20)[1]
+    assert found.status == "warn"
+    assert "longer samples are skipped, 1 of those looked at" in found.saw
 
 
 def test_limits_are_what_the_profile_says() -> None:

@@ -21,6 +21,15 @@ _METADATA_LIMIT = 64 * 1024 * 1024
 _SCHEMA, _RECORD_BATCH = 1, 3
 _LIST_TYPES = (12, 16, 21)  # List, FixedSizeList, LargeList
 _DEPTH_LIMIT = 32
+
+#: Columns whose values can be looked at, see ``values``.
+LISTS = ("input_ids", "loss_mask")
+_INT, _LIST, _LARGE_LIST = 2, 12, 21
+#: Type of Schema.fbs -> buffers of one node; unions, views and run-end encoding are left out.
+_BUFFERS = {
+    1: 0, 2: 2, 3: 2, 4: 3, 5: 3, 6: 2, 7: 2, 8: 2, 9: 2, 10: 2, 11: 2, 12: 2, 13: 1, 15: 2, 16: 1,
+    17: 2, 18: 2, 19: 3, 20: 3, 21: 2,
+}  # fmt: skip
 _COLUMN_LIMIT = 20_000
 
 
@@ -36,6 +45,29 @@ class Table:
     columns: tuple[str, ...] = ()
     values: dict[str, int] = field(default_factory=dict)
     """List column -> values in all its lists."""
+    batches: list[Batch] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Where one list column of integers lies in the file, for one record batch."""
+
+    wide: bool
+    """Offsets have 8 bytes, not 4."""
+    offsets: tuple[int, int]
+    """(position, length) in bytes, of rows + 1 offsets."""
+    values: tuple[int, int]
+    bits: int
+    """Of one value: 8, 16, 32 or 64."""
+    signed: bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    rows: int
+    lists: dict[str, Lists] = field(default_factory=dict)
+    """Of the columns ``input_ids`` and ``loss_mask``; not there where it is compressed or nested
+    in another way."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +76,13 @@ class _Column:
     nodes: int
     """Nodes of it and everything below it."""
     is_list: bool
+    kind: int = 0
+    buffers: int | None = None
+    """Of it and everything below it; None where that takes the batch to know."""
+    bits: int = 0
+    signed: bool = True
+    item: tuple[int, bool] = (0, True)
+    """(bits, signed) of a list's integers; 0 for anything else."""
 
 
 def read(path: str) -> Table:
@@ -90,6 +129,7 @@ def _walk(file: IO[bytes], size: int) -> Table:
         elif kind == _RECORD_BATCH and header is not None:
             table.rows += header.i64(0)
             _count(table, columns, header)
+            table.batches.append(_batch(columns, header, position - body))
     if not table.columns:
         raise BadFile("is not an Arrow stream: it has no schema")
     return table
@@ -105,13 +145,53 @@ def _count(table: Table, columns: list[_Column], batch: _Flat) -> None:
         at += column.nodes
 
 
+def _batch(columns: list[_Column], batch: _Flat, body: int) -> Batch:
+    """Where its lists lie; ``body`` is the position of its body in the file."""
+    rows = batch.i64(0)
+    found: dict[str, Lists] = {}
+    if batch.table(3) is not None:  # the buffers are compressed
+        return Batch(rows)
+    buffers = [
+        (body + start, length)
+        for start, length in (struct.unpack("<qq", b) for b in batch.structs(2, 16))
+    ]
+    at = 0
+    for column in columns:
+        if column.buffers is None:
+            break
+        bits, signed = column.item
+        if column.name in LISTS and column.kind in (_LIST, _LARGE_LIST) and bits:
+            mine = buffers[at : at + 4]  # validity and offsets of the list, validity and values
+            if len(mine) == 4 and bits in (8, 16, 32, 64):
+                wide = column.kind == _LARGE_LIST
+                found[column.name] = Lists(wide, mine[1], mine[3], bits, signed)
+        at += column.buffers
+    return Batch(rows, found)
+
+
 def _column(field_: _Flat, budget: Iterator[int], depth: int = 0) -> _Column:
     # offsets may point anywhere: a few bytes can describe a tree without end
     if depth > _DEPTH_LIMIT or next(budget, None) is None:
         raise BadFile("has too many columns, or nested too deep")
     below = [_column(child, budget, depth + 1) for child in field_.tables(5)]
     nodes = 1 + sum(c.nodes for c in below)
-    return _Column(field_.text(0), nodes, field_.u8(2) in _LIST_TYPES and len(below) == 1)
+    kind, details = field_.u8(2), field_.table(3)
+    encoded = field_.table(4) is not None  # by a dictionary: its indices are the column
+    own = 2 if encoded else _BUFFERS.get(kind)
+    parts = [own, *(c.buffers for c in below)]
+    whole = None if None in parts else sum(p for p in parts if p is not None)
+    is_list = kind in _LIST_TYPES and len(below) == 1
+    number = details if kind == _INT and not encoded else None
+    return _Column(
+        name=field_.text(0),
+        nodes=nodes,
+        is_list=is_list,
+        kind=kind,
+        buffers=whole,
+        bits=number.i32(0) if number is not None else 0,
+        signed=number is None or bool(number.u8(1)),
+        item=(below[0].bits, below[0].signed) if is_list and below[0].kind == _INT else (0, True),
+    )
 
 
 class _Flat:
@@ -135,6 +215,10 @@ class _Flat:
     def u8(self, number: int) -> int:
         at = self._field(number)
         return self._data[at] if at else 0
+
+    def i32(self, number: int) -> int:
+        at = self._field(number)
+        return int(struct.unpack_from("<i", self._data, at)[0]) if at else 0
 
     def i64(self, number: int) -> int:
         at = self._field(number)

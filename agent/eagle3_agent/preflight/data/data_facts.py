@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO
 
 from eagle3_agent.preflight.check import Ask, Probe
 from eagle3_agent.preflight.files import open_regular
 
-from . import arrow, jsonl, parquet
+from . import arrow, jsonl, parquet, values
 from .tally import CHARACTERS_A_TOKEN, Limits, Tally
 
-#: Bytes read of a JSONL file in the quick preflight.
-QUICK_BYTES = 32 * 1024 * 1024
+#: Bytes judged of a JSONL file in the quick preflight, and of the ids of a saved dataset.
+QUICK_BYTES = 12 * 1024 * 1024
+QUICK_VALUES = 16 * 1024 * 1024
 
 _STATE_LIMIT = 16 * 1024 * 1024
 _FILES_MOST = 10_000
@@ -36,8 +37,20 @@ class DataFacts:
     """Bytes of the file or files."""
     looked_at: int = 0
     """Bytes read; less than ``size`` when a part was enough or all that the time allows."""
+    places: int = 0
+    """Places after the file's beginning at which it was read, when not whole."""
     whole: bool = True
-    """Every row that the run will take was looked at."""
+    """Every row that the run will take was looked at; of columnar files, its lengths and ids."""
+    unseen: str = ""
+    """Why a columnar file's rows were not looked at one by one, in words."""
+    talks: bool | None = None
+    """Whether it holds conversations, for which a tokenizer is needed; None when nothing says."""
+    masked: bool | None = None
+    """Whether a columnar file has the column loss_mask."""
+    repeated: int = 0
+    """Rows that are byte for byte another one's, among those that were looked at."""
+    notes: tuple[str, ...] = ()
+    """What is odd about the file and does no harm."""
     rows: int = 0
     """Rows that the run will take; estimated from the part when not ``whole``."""
     tally: Tally = field(default_factory=Tally)
@@ -77,41 +90,40 @@ def _file(path: str, file: IO[bytes], size: int, ask: Ask) -> DataFacts:
         return _bad(path, "is empty (0 bytes)")
     if suffix == ".parquet":
         return _parquet(path, size, ask)
-    problem, todo = jsonl.why_not(file.read(4096))
+    head = file.read(4096)
+    problem, todo = jsonl.why_not(head)
     if problem:
         return _bad(path, problem, todo)
     file.seek(0)
-    part = jsonl.read(file, size if ask.deep else QUICK_BYTES, _limits(ask))
-    return _from_part(path, size, part, ask)
+    part = jsonl.read(file, size, size if ask.deep else QUICK_BYTES, _limits(ask))
+    return replace(_from_part(path, size, part, ask), notes=jsonl.notes(head))
 
 
 def _limits(ask: Ask) -> Limits:
     data = ask.profile.data
-    return Limits(data.seq_length, data.max_samples)
+    return Limits(data.seq_length, data.max_samples, ask.profile.model.max_model_len)
 
 
 def _from_part(path: str, size: int, part: jsonl.Part, ask: Ask) -> DataFacts:
-    rows = part.tally.rows
-    most = ask.profile.data.max_samples
-    share = 1.0
-    if not part.whole and part.bytes:
-        share = size / part.bytes
-        rows = round(rows * share)
-        if most is not None and rows > most:
-            share *= most / rows
-            rows = most
     tally = part.tally
-    exact = part.whole and not tally.estimated_tokens
+    rows = tally.rows
+    if not part.whole and part.bytes:
+        rows = max(1, round(tally.rows * size / part.bytes))
+        rows = min(rows, ask.profile.data.max_samples or rows)
+    tokens = tally.exact_tokens + tally.estimated_tokens
     return DataFacts(
         path=path,
         kind="JSONL",
         size=size,
-        looked_at=part.bytes,
+        looked_at=part.read,
+        places=part.places,
         whole=part.whole,
+        talks=tally.conversations > 0 if tally.conversations or tally.input_ids else None,
+        repeated=part.repeated,
         rows=rows,
         tally=tally,
-        tokens=round((tally.exact_tokens + tally.estimated_tokens) * share),
-        tokens_exact=exact,
+        tokens=round(tokens * rows / tally.rows) if tally.rows else 0,
+        tokens_exact=part.whole and not tally.estimated_tokens,
         tokens_from=_said(tally, part.whole),
     )
 
@@ -122,7 +134,7 @@ def _said(tally: Tally, whole: bool) -> str:
         if tally.estimated_tokens
         else "counted input_ids"
     )
-    return words if whole else f"{words}, the rest like the part that was read"
+    return words if whole else f"{words}, the rest like what was read"
 
 
 def _parquet(path: str, size: int, ask: Ask) -> DataFacts:
@@ -131,7 +143,24 @@ def _parquet(path: str, size: int, ask: Ask) -> DataFacts:
     except parquet.BadFile as error:
         return _bad(path, str(error), "Write the file again.")
     table = _Table(size, found.bytes, found.rows, found.columns, found.values)
-    return _columnar(path, "parquet", table, ask)
+    seen = _columnar(path, "parquet", table, ask)
+    if seen.problem:
+        return seen
+    tally = _from_ranges(found)
+    return replace(seen, tally=tally, unseen="parquet is not unpacked here")
+
+
+def _from_ranges(found: parquet.Table) -> Tally:
+    """What the footer's least and largest values tell of all rows."""
+    low, high = found.ranges.get("input_ids", (0, -1))
+    learned = found.ranges.get("loss_mask", (0, 1))[1]
+    return Tally(
+        broken_at="some row" if low < 0 else "",
+        broken_why=f"token id {low} is negative" if low < 0 else "",
+        largest_id=high,
+        largest_id_at="some row",
+        unlearned=found.rows if learned == 0 else 0,
+    )
 
 
 def _folder(path: str, ask: Ask) -> DataFacts:
@@ -156,12 +185,37 @@ def _folder(path: str, ask: Ask) -> DataFacts:
     if any(os.path.basename(name) != name for name in names):
         return _bad(path, "has a state.json that names files outside it", "Save the dataset again.")
     table = _Table()
+    files = []
     for name in names:
+        whole = os.path.join(path, name)
         try:
-            table.add(arrow.read(os.path.join(path, name)))
+            read = arrow.read(whole)
         except arrow.BadFile as error:
             return _bad(path, f"holds {name}, which {error}", "Copy or save the dataset again.")
-    return _columnar(path, "Arrow dataset", table, ask)
+        table.add(read)
+        files.append((whole, read.batches))
+    seen = _columnar(path, "Arrow dataset", table, ask)
+    if seen.problem or "input_ids" not in table.columns:
+        return seen
+    return _looked_into(seen, files, table, ask)
+
+
+def _looked_into(
+    seen: DataFacts, files: list[tuple[str, list[arrow.Batch]]], table: _Table, ask: Ask
+) -> DataFacts:
+    """With its rows judged one by one, as many as the time allows."""
+    budget = None if ask.deep else QUICK_VALUES
+    found, why = values.look(files, budget, _limits(ask), masked="loss_mask" in table.columns)
+    if found is None:
+        return replace(seen, unseen=why)
+    return replace(
+        seen,
+        tally=found.tally,
+        whole=found.whole,
+        looked_at=found.bytes,
+        tokens=found.tally.exact_tokens if found.whole else seen.tokens,
+        tokens_exact=found.whole,
+    )
 
 
 @dataclass
@@ -206,6 +260,8 @@ def _columnar(path: str, kind: str, table: _Table, ask: Ask) -> DataFacts:
         rows=taken,
         tokens=min(share, taken * data.seq_length),
         tokens_from=said,
+        talks="input_ids" not in table.columns,
+        masked="loss_mask" in table.columns,
     )
 
 

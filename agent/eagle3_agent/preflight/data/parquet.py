@@ -32,6 +32,8 @@ class Table:
     """Top-level column -> values of its first leaf over all rows (an empty list counts as one)."""
     bytes: int = 0
     """Of all columns, before compression."""
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Top-level column of integers -> least and largest value, where every chunk tells."""
 
 
 def read(path: str) -> Table:
@@ -63,6 +65,7 @@ def _footer(file: IO[bytes], size: int) -> bytes:
 def _interpret(meta: dict[int, Any]) -> Table:
     values: dict[str, int] = {}
     plain = 0
+    told: dict[str, list[tuple[int, int] | None]] = {}
     for group in meta.get(4, []):
         counted = set()
         for chunk in group[1]:
@@ -72,7 +75,25 @@ def _interpret(meta: dict[int, Any]) -> Table:
             if name not in counted:
                 counted.add(name)
                 values[name] = values.get(name, 0) + details[5]
-    return Table(int(meta[3]), _top_level(meta[2]), values, plain)
+                told.setdefault(name, []).append(_range(details))
+    ranges = {
+        name: (min(r[0] for r in known), max(r[1] for r in known))
+        for name, chunks in told.items()
+        if len(known := [r for r in chunks if r is not None]) == len(chunks)
+    }
+    return Table(int(meta[3]), _top_level(meta[2]), values, plain, ranges)
+
+
+def _range(details: dict[int, Any]) -> tuple[int, int] | None:
+    """Least and largest of a chunk of integers, from its statistics (max_value, min_value)."""
+    width = {1: 4, 2: 8}.get(details[1])  # INT32, INT64
+    told = details.get(12)
+    if width is None or not isinstance(told, dict):
+        return None
+    high, low = told.get(5, told.get(1)), told.get(6, told.get(2))
+    if not (isinstance(high, bytes) and isinstance(low, bytes) and len(high) == len(low) == width):
+        return None
+    return int.from_bytes(low, "little", signed=True), int.from_bytes(high, "little", signed=True)
 
 
 def _top_level(schema: list[dict[int, Any]]) -> tuple[str, ...]:

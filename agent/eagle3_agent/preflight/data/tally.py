@@ -16,6 +16,7 @@ CHARACTERS_A_TOKEN = 4
 class Limits:
     seq_length: int
     max_samples: int | None
+    max_model_len: int = 2**62
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,12 @@ class Row:
     tokens: int
     exact: bool
     largest_id: int = -1
+    learned: int | None = None
+    """Tokens that its own loss mask marks, within seq_length; None without a mask."""
+    asking: bool = False
+    """A conversation that ends in something else than an answer."""
+    hollow: bool = False
+    """A conversation with a message that holds nothing."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,16 @@ class Tally:
     """Tokens of the longest row before the cut, estimated for a conversation."""
     cut: int = 0
     """Rows longer than seq_length."""
+    over: int = 0
+    """Rows that are longer than max_model_len when they are cut at seq_length."""
+    unmasked: int = 0
+    """``input_ids`` rows without a loss mask: every token is learned."""
+    unlearned: int = 0
+    """``input_ids`` rows whose loss mask marks no token within seq_length."""
+    asking: int = 0
+    """Conversations whose last message is not the assistant's."""
+    hollow: int = 0
+    """Conversations with a message that holds no text, call or thought."""
     largest_id: int = -1
     largest_id_at: str = ""
 
@@ -61,21 +78,38 @@ class Counter:
 
     def add(self, place: str, value: Any) -> None:
         """One parsed row, or a ValueError that says why it could not be parsed."""
-        self._bump("rows", 1)
         try:
-            row = look(value)
+            row = look(value, self._limits.seq_length)
         except RowError as error:
-            self._bump("broken", 1)
-            self._sums.setdefault("broken_at", place)
-            self._sums.setdefault("broken_why", str(error)[:200])
+            self.broken(place, str(error))
             return
+        self.usable(place, row)
+
+    def broken(self, place: str, why: str) -> None:
+        """One row that the worker will skip."""
+        self._bump("rows", 1)
+        self._bump("broken", 1)
+        self._sums.setdefault("broken_at", place)
+        self._sums.setdefault("broken_why", why[:200])
+
+    def usable(self, place: str, row: Row) -> None:
         kept = min(row.tokens, self._limits.seq_length)
+        self._bump("rows", 1)
         self._bump("input_ids" if row.exact else "conversations", 1)
         self._bump("exact_tokens" if row.exact else "estimated_tokens", kept)
         self._bump("cut", int(row.tokens > self._limits.seq_length))
+        self._bump("over", int(kept > self._limits.max_model_len))
+        self._bump("unmasked", int(row.exact and row.learned is None))
+        self._bump("unlearned", int(row.learned == 0))
+        self._bump("asking", int(row.asking))
+        self._bump("hollow", int(row.hollow))
         self._sums["longest"] = max(self._sums.get("longest", 0), row.tokens)
-        if row.largest_id > self._sums.get("largest_id", -1):
-            self._sums.update(largest_id=row.largest_id, largest_id_at=place)
+        self.largest(place, row.largest_id)
+
+    def largest(self, place: str, token: int) -> None:
+        """A token id that was seen; the largest is kept."""
+        if token > self._sums.get("largest_id", -1):
+            self._sums.update(largest_id=token, largest_id_at=place)
 
     def full(self) -> bool:
         most = self._limits.max_samples
@@ -88,11 +122,22 @@ class Counter:
         self._sums[name] = self._sums.get(name, 0) + by
 
 
-def look(value: Any) -> Row:
+def look(value: Any, seq_length: int = 2**62) -> Row:
     """One row; raises RowError when the worker would skip it."""
     found = rowrules.look(value)
     if isinstance(found, Talk):
-        return Row(max(1, found.characters // CHARACTERS_A_TOKEN), exact=False)
+        return Row(
+            max(1, found.characters // CHARACTERS_A_TOKEN),
+            exact=False,
+            asking=found.messages[-1]["role"] != "assistant",
+            hollow=any(_says_nothing(m) for m in found.messages),
+        )
     if min(found.ids) < 0:
         raise RowError(f"token id {min(found.ids)} is negative")
-    return Row(len(found.ids), exact=True, largest_id=min(max(found.ids), 2**62))
+    learned = None if found.mask is None else sum(found.mask[:seq_length])
+    return Row(len(found.ids), True, min(max(found.ids), 2**62), learned)
+
+
+def _says_nothing(message: dict[str, Any]) -> bool:
+    more = message.get("tool_calls") or message.get("reasoning_content")
+    return not more and not message["content"].strip()
