@@ -7,58 +7,45 @@ message, the answer is applied to the state, the screens draw the state.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import ActiveBinding, Binding, BindingType
-from textual.reactive import reactive
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 
 from eagle3_agent.protocol import decode_event
 from eagle3_agent.protocol.messages import (
     Abort,
-    Checked,
     Detail,
     Done,
     GetRun,
     RunChanged,
-    RunPreflight,
-    Start,
-    Started,
     Telemetry,
 )
-from eagle3_agent.protocol.values import Problem, Profile, RunSummary
+from eagle3_agent.protocol.values import RunSummary
 
 from . import store
+from .appchecks import ChecksApp
 from .errors import ConsoleError
 from .hosttext import clean
-from .linkstate import LinkPort, LinkState, Live, Offline
-from .messages import PreflightAsked, RunOpened, StartOver
+from .linkstate import LinkState, Live, Offline
+from .messages import RunOpened
 from .recall import recall
 from .screens.base import ConsoleScreen
-from .screens.confirm import ConfirmScreen, HelpScreen, ProblemScreen
-from .screens.dashboard import DashboardScreen
+from .screens.confirm import ConfirmScreen, HelpScreen
 from .screens.history import HistoryScreen
 from .screens.log import LogScreen
 from .screens.pages import ErrorsScreen, Feed, ProfileScreen, RunScreen
-from .screens.preflight import PreflightScreen
-from .store import State
-from .themes import THEMES
 from .widgets.keybar import key_name
-from .words import abort_words, ended_words, start_words
-
-#: Seconds that a preflight on a slow host may take; the deep checks of a start included.
-_PREFLIGHT = 300.0
+from .words import abort_words, ended_words
 
 #: Seconds without news after which the clock and the durations move by themselves.
 _TICK = 0.9
 
 
-class ConsoleApp(App[int]):
-    """``link`` may be connected already; else it is connected here, and an error is shown."""
+class ConsoleApp(ChecksApp):
+    """The console's one app: news in, keys out."""
 
     TITLE = "eagle3-console"
     CSS = """
@@ -82,38 +69,6 @@ class ConsoleApp(App[int]):
         Binding("q", "quit", "quit", tooltip="leave; runs on the host go on"),
     ]
 
-    state: reactive[State] = reactive(State, init=False)
-
-    def __init__(
-        self,
-        link: LinkPort,
-        target: str,
-        profile: Profile | None = None,
-        profile_path: Path | None = None,
-        read_only: bool = False,
-        *,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__()
-        for theme in THEMES:
-            self.register_theme(theme)
-        self.theme = THEMES[0].name
-        self._link = link
-        self._now = now
-        self.set_reactive(
-            ConsoleApp.state,
-            State(
-                target=target,
-                now=now(),
-                read_only=read_only,
-                profile=profile,
-                profile_path=str(profile_path or ""),
-            ),
-        )
-
-    def get_default_screen(self) -> Screen[Any]:
-        return DashboardScreen(self.state)
-
     def on_mount(self) -> None:
         self._link.on_state = self._on_link_state
         self._link.on_push = self._on_push
@@ -122,14 +77,6 @@ class ConsoleApp(App[int]):
         self.run_worker(self._begin(), group="begin")
 
     # ------------------------------------------------------------------ news -> state
-
-    def apply(self, news: store.Input) -> None:
-        self.state = store.apply(self.state, news)
-
-    def watch_state(self, state: State) -> None:
-        for screen in self.screen_stack:
-            if isinstance(screen, ConsoleScreen):
-                screen.take(state)
 
     def _tick(self) -> None:
         now = self._now()
@@ -231,82 +178,6 @@ class ConsoleApp(App[int]):
         if isinstance(self.state.link, Offline):
             self.run_worker(self._begin(), group="begin", exclusive=True)
 
-    def action_start(self) -> None:
-        self._start(())
-
-    def on_start_over(self, message: StartOver) -> None:
-        self._start(message.force)
-
-    def _start(self, force: tuple[str, ...], queue: bool = False) -> None:
-        profile = self.state.profile
-        if not self._may("start a run") or profile is None:
-            if profile is None:
-                self.notify(
-                    "Leave with q and name one: eagle3-console connect TARGET -p PROFILE",
-                    title="No profile is loaded",
-                    severity="warning",
-                    markup=False,
-                )
-            return
-        if self.state.checking is not None:
-            self.notify("A check of this host is going on already.")
-            return
-        self.notify(start_words(profile), title="Checking, then starting", markup=False)
-        request = self._started(Start(0, profile, force, queue))
-        self._check(request, starting=True)
-
-    async def _started(self, request: Start) -> None:
-        try:
-            reply = await self._link.ask(request, _PREFLIGHT)
-        except ConsoleError as error:
-            self.apply(store.CheckEnded(error.report))
-            if error.report is not None and error.report.blocking:
-                self._open(PreflightScreen(self.state))
-            elif error.problem.code == "busy" and not request.queue:
-                self._offer_queue(request, error.problem)
-            else:
-                self._tell(error.problem)
-            return
-        if isinstance(reply, Started):
-            self.apply(store.CheckEnded(reply.report))
-            word = "waits in the queue" if reply.queued else "started"
-            self.notify(f"Run {clean(reply.run)} {word}", markup=False)
-            self._to_dashboard()
-
-    def _offer_queue(self, request: Start, problem: Problem) -> None:
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._start(request.force, queue=True)
-
-        said = [problem.happened, "", "It can wait, and starts by itself when its turn comes."]
-        self.push_screen(ConfirmScreen(problem.title, said, "Wait in the queue"), answered)
-
-    def action_preflight(self) -> None:
-        self.on_preflight_asked()
-        self._open(PreflightScreen(self.state))
-
-    def on_preflight_asked(self, _: PreflightAsked | None = None) -> None:
-        profile = self.state.profile
-        if profile is None or self.state.checking is not None:
-            return
-        if not self.state.live:
-            self._not_now("check it")
-            return
-        self._check(self._checked(RunPreflight(0, profile)), starting=False)
-
-    async def _checked(self, request: RunPreflight) -> None:
-        try:
-            reply = await self._link.ask(request, _PREFLIGHT)
-        except ConsoleError as error:
-            self.apply(store.CheckEnded(error.report))
-            self._tell(error.problem)
-            return
-        self.apply(store.CheckEnded(reply.report if isinstance(reply, Checked) else None))
-
-    def _check(self, work: Awaitable[None], *, starting: bool) -> None:
-        self.apply(store.CheckBegan(self._now(), starting))
-        self.run_worker(work, group="check")
-
     def action_abort(self) -> None:
         run = self._pointed()
         if not self._may("abort a run"):
@@ -338,19 +209,6 @@ class ConsoleApp(App[int]):
             return
         if isinstance(reply, Done) and reply.text:
             self.notify(clean(reply.text), markup=False)
-
-    def _may(self, what: str) -> bool:
-        """Whether this console may change the host now; says why not."""
-        if self.state.read_only:
-            words = f"This console was opened with --read-only, so it cannot {what}."
-            self.notify(words, title="Not done", severity="warning", markup=False)
-        elif not self.state.live:
-            self._not_now(what)
-        return self.state.live and not self.state.read_only
-
-    def _not_now(self, what: str) -> None:
-        words = f"There is no link to the host, so it cannot {what} now."
-        self.notify(words, title="Not done", severity="warning", markup=False)
 
     # ------------------------------------------------------------------ keys -> screens
 
@@ -389,21 +247,6 @@ class ConsoleApp(App[int]):
 
     def _feed(self, run: str, stream: Any) -> Feed:
         return lambda: self._link.stream(run, stream)
-
-    def _open(self, screen: ConsoleScreen) -> None:
-        """Put a screen in front; one of its kind that is open already gives way to it."""
-        kinds = [type(s) for s in self.screen_stack]
-        if type(screen) in kinds:
-            while len(self.screen_stack) > max(1, kinds.index(type(screen))):
-                self.pop_screen()
-        self.push_screen(screen)
-
-    def _to_dashboard(self) -> None:
-        while len(self.screen_stack) > 1 and not isinstance(self.screen, ModalScreen):
-            self.pop_screen()
-
-    def _tell(self, problem: Problem) -> None:
-        self.push_screen(ProblemScreen(problem))
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen(self._keys()))

@@ -16,16 +16,21 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+import argcomplete
+
 from . import home, render
 from .commands import (
     agents,
     arguments,
+    bundle,
     checks,
+    completion,
     connect,
     demo,
     ending,
     gpus,
     history,
+    preflight,
     profiles,
     starting,
     streams,
@@ -50,7 +55,10 @@ host, EAGLE3_HOME moves all of it, on either side. `COMMAND --help` says more.
 """
 
 #: Modules that declare commands, in the order in which --help lists them.
-_FAMILIES = (connect, demo, checks, starting, ending, history, streams, gpus, agents, profiles)
+_FAMILIES = (
+    connect, demo, preflight, starting, checks, ending, history, streams, gpus, agents, profiles,
+    bundle, completion,
+)  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
@@ -83,7 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")  # a locale without ✓ must not end a command
-    args = parser().parse_args(argv)
+    made = parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what Tab could mean; this does not return
+        argcomplete.autocomplete(made, always_complete_options="long")
+    args = made.parse_args(argv)
     terminal = Terminal(as_json=getattr(args, "as_json", False))
     try:
         return int(asyncio.run(args.run_command(args, terminal)))

@@ -39,7 +39,7 @@ from .errors import ConsoleError, error
 from .history import all_runs
 from .hosts import Host, Refused, connect_error, printable
 from .linkstate import Connecting, LinkState, Live, Offline, Piece, Reconnecting
-from .session import Feed, Session, greet
+from .session import Feed, OnProgress, Session, greet
 
 __all__ = ["Connecting", "Link", "LinkState", "Live", "Offline", "Piece", "Reconnecting"]
 
@@ -297,11 +297,18 @@ class Link:
             "Nothing was sent. Try again when the link is back.",
         )
 
-    async def ask(self, message: Message, timeout: float | None = 60.0) -> Message:
+    async def ask(
+        self,
+        message: Message,
+        timeout: float | None = 60.0,
+        on_progress: OnProgress | None = None,
+    ) -> Message:
         """The reply to ``message`` (its id is replaced), within ``timeout`` seconds.
 
         Waits for a link that is being mended.  A request lost on the way is sent again when that
-        is harmless.  Raises ConsoleError: the agent's refusal, a lost link, no answer in time.
+        is harmless.  ``on_progress`` hears what comes before the reply of a preflight; cancelled,
+        it is ended on the host.  Raises ConsoleError: the agent's refusal, a lost link, no answer
+        in time.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -309,7 +316,7 @@ class Link:
             left = None if deadline is None else max(deadline - loop.time(), 0.001)
             session = await self._up(left)
             try:
-                return await session.ask(message, left)
+                return await session.ask(message, left, on_progress)
             except ConsoleError:
                 if not (session.lost.done() and isinstance(message, _REPEATABLE)):
                     raise

@@ -12,6 +12,7 @@ from typing import Protocol, Union
 
 from eagle3_agent.protocol.messages import (
     Message,
+    Probing,
     RunChanged,
     StreamName,
     Telemetry,
@@ -84,8 +85,16 @@ class LinkPort(Protocol):
     async def connect(self) -> Welcome:
         """Raises ConsoleError."""
 
-    async def ask(self, message: Message, timeout: float | None = 60.0) -> Message:
-        """The reply; a refusal or a lost link raises ConsoleError."""
+    async def ask(
+        self,
+        message: Message,
+        timeout: float | None = 60.0,
+        on_progress: Callable[[Probing], None] | None = None,
+    ) -> Message:
+        """The reply; a refusal or a lost link raises ConsoleError.
+
+        ``on_progress`` hears of a preflight's progress before its reply.
+        """
 
     def stream(self, run: str, stream: StreamName, offset: int = 0) -> AsyncIterator[Piece]:
         """A run's file from ``offset`` to its end, over reconnects, without gap or repeat."""

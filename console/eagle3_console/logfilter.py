@@ -109,8 +109,12 @@ class LogFilter:
             return len(self.buffer)
         return len(self._shown) - self._dropped()
 
+    @property
+    def gone(self) -> int:
+        """Rows that were shown and that the buffer has let go."""
+        return self.buffer.first if self.wanted.everything else self._dropped()
+
     def _dropped(self) -> int:
-        """Shown numbers whose lines the buffer has let go."""
         if not self._shown or self._shown[0] >= self.buffer.first:
             return 0
         return bisect_left(self._shown, self.buffer.first)

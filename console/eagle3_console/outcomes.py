@@ -22,3 +22,6 @@ MARKS: dict[RunState, tuple[str, Tone]] = {
     "aborted": ("!", "look"),
     "lost": ("✗", "bad"),
 }
+
+#: Ends after which one asks what went wrong.
+WRONG: frozenset[RunState] = frozenset({"failed", "incomplete", "lost"})

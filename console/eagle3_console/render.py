@@ -29,21 +29,16 @@ from eagle3_agent.protocol.values import (
     Where,
 )
 
-from . import bounds, eta, formats
+from . import bounds, eta, formats, render_preflight
 from .hosttext import clean, crop, crop_left, fit
-from .outcomes import MARKS, Tone
+from .outcomes import MARKS, WRONG, Tone
+from .verdicts import already_known
 
 Line = tuple[str, str]
 """Text and the name of its colour, which may be empty."""
 
 #: The terminal's colour of a mark; what goes on or waits stands without one.
 _TONES: dict[Tone, str] = {"good": "green", "look": "amber", "bad": "red", "now": "", "dim": ""}
-_VERDICTS: dict[str, Line] = {
-    "pass": ("✓", ""),
-    "warn": ("!", "amber"),
-    "block": ("✗", "red"),
-    "skip": ("·", "dim"),
-}
 _FINDINGS: dict[str, Line] = {
     "needed": ("▶", "amber"),
     "not-needed": ("✓", ""),
@@ -81,37 +76,6 @@ def problem_object(value: Problem, report: Report | None) -> dict[str, Any]:
 
 
 # --------------------------------------------------------------------------- checks
-
-
-def report(value: Report) -> list[Line]:
-    """A line for each check, its way out below, and the sum of them."""
-    lines: list[Line] = []
-    width = max((len(v.title) for v in value.verdicts), default=0)
-    for verdict in value.verdicts:
-        mark, colour = _VERDICTS[verdict.status]
-        first, *more = verdict.saw.split("\n")
-        lines.append((f"  {mark} {verdict.title.ljust(min(width, 40))}  {first}", colour))
-        lines += [(" " * (min(width, 40) + 6) + text, colour) for text in more]
-        if verdict.status in ("block", "warn"):
-            lines += [(f"      {text}", "") for text in (verdict.why,) if text]
-            lines += [(f"      ▸ {text}", "") for text in (verdict.todo,) if text]
-    total, blocking = len(value.verdicts), value.blocking
-    took = f"{value.seconds:.1f} s"
-    if blocking:
-        names = ", ".join(v.check for v in blocking)
-        lines.append((f"blocked by {len(blocking)} of {total} checks ({names}), {took}", "red"))
-    else:
-        lines.append((f"ready: no check of {total} blocks, {took}", "green"))
-    return lines
-
-
-def report_object(value: Report, target: str) -> dict[str, Any]:
-    return {
-        "target": target,
-        "ready": not value.blocking,
-        "blocking": [v.check for v in value.blocking],
-        **to_json(value),
-    }
 
 
 def compat(value: Compat) -> list[Line]:
@@ -325,7 +289,10 @@ def _detail_checks(value: RunDetail) -> list[Line]:
     lines: list[Line] = []
     if value.preflight is not None:
         lines.append(("preflight", "bold"))
-        lines += report(value.preflight)[:-1]
+        if value.summary.state in WRONG:
+            lines.append((f"  before it: {already_known(value.preflight, value.forced)}", ""))
+        told = render_preflight.report(value.preflight, everything=True)
+        lines += [(f"  {text}", colour) for text, colour in told]
     if value.forced:
         lines.append((f"  started over: {', '.join(value.forced)}", "amber"))
     needed = [p for p in value.patches if p.status == "needed"]

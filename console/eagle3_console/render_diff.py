@@ -26,10 +26,37 @@ def _section(value: Section) -> list[tuple[str, str]]:
         if not value.compared:
             return [(f"  {value.title:12} nothing to compare", "dim")]
         return [(f"  {value.title:12} same ({value.compared} compared)", "dim")]
-    return [
-        (f"  {value.title if i == 0 else '':12} {_change(change)}", "")
-        for i, change in enumerate(value.changes)
-    ]
+    told = _checks(value) if value.title == "preflight" else [_change(c) for c in value.changes]
+    return [(f"  {value.title if i == 0 else '':12} {text}", "") for i, text in enumerate(told)]
+
+
+def _checks(value: Section) -> list[str]:
+    """Each check whose verdict or facts changed, those with another verdict first."""
+    changed: dict[str, dict[str, Change]] = {}
+    for change in value.changes:
+        check, _, what = change.key.rpartition(".")
+        changed.setdefault(check, {})[what] = change
+    told: list[str] = []
+    for check, parts in sorted(changed.items(), key=lambda item: "status" not in item[1]):
+        told += _check(check, parts.get("status"), parts.get("saw"))
+    same = value.compared // 2 - len(changed)
+    if same > 0:
+        told.append(f"{same} checks say the same")
+    return told
+
+
+def _check(name: str, status: Change | None, saw: Change | None) -> list[str]:
+    if status is None:
+        told = [f"~ {name}   the same verdict of other facts"]
+    elif status.before is None:
+        told = [f"+ {name}   {_text(status.after)}"]
+    elif status.after is None:
+        told = [f"- {name}   {_text(status.before)}"]
+    else:
+        told = [f"~ {name}   {_text(status.before)} → {_text(status.after)}"]
+    for word, text in (("was", saw and saw.before), ("now", saw and saw.after)):
+        told += [f"    {word}  {_text(text)}"] if text else []
+    return told
 
 
 def _change(value: Change) -> str:

@@ -17,13 +17,18 @@ from typing import Any, Union, cast
 
 from eagle3_agent.protocol import MAX_LINE, Message, ProtocolError, decode_message, encode
 from eagle3_agent.protocol.messages import (
+    Cancel,
     Chunk,
+    GetCompat,
     Ping,
+    Probing,
     Refused,
     RunChanged,
+    RunPreflight,
     Subscribe,
     Telemetry,
     Unsubscribe,
+    Verify,
     Welcome,
 )
 from eagle3_agent.protocol.values import Problem
@@ -39,6 +44,10 @@ FEED_BYTES = 4 * 1024 * 1024
 """What one stream may hold for a reader that is slower than the host."""
 
 Push = Union[RunChanged, Telemetry]
+OnProgress = Callable[[Probing], None]
+
+#: Long work that changes nothing: the host need not go on with it once nobody waits.
+_CANCELLABLE = (GetCompat, RunPreflight, Verify)
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +139,7 @@ class Session:
         self._on_latency = on_latency
         self._ids = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Message]] = {}
+        self._progress: dict[int, OnProgress] = {}
         self._feeds: dict[int, Feed] = {}
         self._heard = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,10 +160,28 @@ class Session:
 
     # ------------------------------------------------------------------ asking
 
-    async def ask(self, message: Message, timeout: float | None) -> Message:
-        """Send with a fresh id and wait for its reply.  Raises ConsoleError."""
+    async def ask(
+        self, message: Message, timeout: float | None, on_progress: OnProgress | None = None
+    ) -> Message:
+        """Send with a fresh id and wait for its reply.  Raises ConsoleError.
+
+        A preflight that is no longer waited for, and the like of it, is ended on the host.
+        """
         number, line = self._numbered(message)
-        return await self._ask(number, line, type(message).__name__, timeout)
+        if on_progress is not None:
+            self._progress[number] = on_progress
+        answered = False
+        try:
+            reply = await self._ask(number, line, type(message).__name__, timeout)
+            answered = True
+            return reply
+        except ConsoleError as problem:
+            answered = problem.problem.code != "connect"
+            raise
+        finally:
+            self._progress.pop(number, None)
+            if not answered and isinstance(message, _CANCELLABLE) and not self.lost.done():
+                self._spawn(self._write(encode(Cancel(next(self._ids), number))))
 
     def _numbered(self, message: Message) -> tuple[int, bytes]:
         number = next(self._ids)
@@ -268,15 +296,21 @@ class Session:
                 self.unsubscribe(message.sub)
             return
         number = getattr(message, "re", None)
-        if number is not None:
+        if isinstance(message, Probing):
+            self._tell(self._progress.get(message.re), message)
+        elif number is not None:
             reply = self._pending.get(number)
             if reply is not None and not reply.done():
                 reply.set_result(message)
         elif isinstance(message, (RunChanged, Telemetry)):
-            try:
-                self._on_push(message)
-            except Exception:
-                _log.exception("a listener failed on %s", type(message).__name__)
+            self._tell(self._on_push, message)
+
+    def _tell(self, listener: Callable[[Any], None] | None, message: Message) -> None:
+        try:
+            if listener is not None:
+                listener(message)
+        except Exception:
+            _log.exception("a listener failed on %s", type(message).__name__)
 
     def _end(self, why: ConsoleError) -> None:
         """Tell everybody who waits, once."""

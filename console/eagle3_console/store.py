@@ -15,12 +15,13 @@ from eagle3_agent.protocol.fold import Standing, fold
 from eagle3_agent.protocol.values import (
     HostSample,
     Profile,
-    Report,
     RunDetail,
     RunState,
     RunSummary,
 )
 
+from . import checks
+from .checks import Checks
 from .eta import Past
 from .linkstate import Connecting, LinkState, Live, Reconnecting
 
@@ -79,11 +80,8 @@ class State:
     tail: tuple[Event, ...] = ()
     """Newest events of the current run, without what the figures say."""
     details: Mapping[str, RunDetail] = field(default_factory=dict)
-    report: Report | None = None
-    """The newest preflight seen here."""
-    checking: float | None = None
-    """Since when a preflight goes on."""
-    starting: bool = False
+    checks: Checks = field(default_factory=Checks)
+    """The preflight."""
     retry_from: float | None = None
     """Since when the next attempt at the link is waited for."""
 
@@ -210,19 +208,6 @@ class DetailCame:
     detail: RunDetail
 
 
-@dataclass(frozen=True)
-class CheckBegan:
-    now: float
-    starting: bool = False
-
-
-@dataclass(frozen=True)
-class CheckEnded:
-    """``report`` is None when there is none to show: a start that went through, or an error."""
-
-    report: Report | None = None
-
-
 Input = Union[
     Ticked,
     LinkMoved,
@@ -233,8 +218,7 @@ Input = Union[
     Followed,
     Happened,
     DetailCame,
-    CheckBegan,
-    CheckEnded,
+    checks.News,
 ]
 
 
@@ -263,9 +247,8 @@ def apply(state: State, news: Input) -> State:
             kept.pop(next(iter(kept)))
         kept[news.detail.summary.run] = news.detail
         return replace(state, details=kept)
-    if isinstance(news, CheckBegan):
-        return replace(state, checking=news.now, starting=news.starting, now=news.now)
-    return replace(state, checking=None, starting=False, report=news.report or state.report)
+    now = news.now if isinstance(news, checks.CheckBegan | checks.ActBegan) else state.now
+    return replace(state, checks=checks.apply(state.checks, news), now=now)
 
 
 def to_follow(state: State) -> str:

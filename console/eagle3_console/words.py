@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Literal
 
 from eagle3_agent.protocol.values import Profile, RunSummary
 
 from . import formats
+from .checks import Deed
 from .hosttext import clean, crop
 from .store import State
+from .verdicts import Offer
 
 Severity = Literal["information", "warning", "error"]
 
@@ -23,6 +26,26 @@ def start_words(profile: Profile) -> str:
         f"{clean(profile.name)}: {samples}, layers {crop(layers, 40)}, "
         f"into {clean(profile.output.dir)}"
     )
+
+
+def effect_words(offer: Offer) -> list[str]:
+    """Everything that an action would do, as a list that stays one when it is wrapped."""
+    rows: list[str] = []
+    for line in offer.action.effect:
+        wrapped = textwrap.wrap(clean(line), 66, break_on_hyphens=False)
+        rows += [("  " if i else "• ") + part for i, part in enumerate(wrapped)]
+    return rows
+
+
+def deed_words(deed: Deed) -> tuple[str, str, Severity]:
+    """(title, text, severity) of the toast for an action that was asked for."""
+    title = clean(deed.action.title)
+    if deed.problem is not None:
+        return f"Not done: {title}", clean(deed.problem.happened), "error"
+    last = clean(deed.done[-1]) if deed.done else ""
+    if deed.helped:
+        return "It helped", last or title, "information"
+    return "It did not help", last or title, "warning"
 
 
 def abort_words(state: State, run: RunSummary) -> list[str]:

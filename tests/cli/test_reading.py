@@ -205,7 +205,7 @@ def test_preflight_blocks_with_one(host: Bench, profile_path: str) -> None:
     host.answers[RunPreflight] = Checked(1, BLOCKED)
     ran = host.run("preflight", "local", "-p", profile_path)
     assert ran.code == ExitCode.FAILED
-    assert "blocked by 2 of 3 checks (gpu-clean, disk), 1.8 s" in ran.out
+    assert "BLOCKED by 2 of 3 checks (gpu-clean, disk), 1.8 s" in ran.out
     ran = host.run("preflight", "local", "-p", profile_path, "--json")
     assert ran.code == ExitCode.FAILED
     assert ran.object["ready"] is False

@@ -73,7 +73,7 @@ def test_start_sends_the_resolved_profile(host: Bench, profile_path: str) -> Non
     assert sent.profile.name == "kimi"
     assert (sent.profile.data.max_samples, sent.profile.model.dtype) == (3, "float32")
     assert (sent.force, sent.queue) == (("disk",), True)
-    assert "✓ Model  64 shards" in ran.out
+    assert "✓ 1 passes" in ran.out
     assert "run 0004 started" in ran.out
     assert "watch it with: eagle3-console connect gpu-01" in ran.out
 
@@ -93,7 +93,7 @@ def test_a_forced_start_says_over_what(host: Bench, profile_path: str) -> None:
     host.answers[Start] = Started(1, "0004", queued=False, report=BLOCKED)
     ran = host.run("start", "gpu-01", "-p", profile_path, "--force", "gpu-clean", "disk")
     assert ran.code == ExitCode.DONE
-    assert "blocked by 2 of 3 checks" in ran.out
+    assert "BLOCKED by 2 of 3 checks" in ran.out
     assert "started all the same, over gpu-clean, disk (--force)" in ran.out
 
 
@@ -102,9 +102,9 @@ def test_a_blocked_start_names_what_to_force(host: Bench, profile_path: str) -> 
     host.answers[Start] = ConsoleError(problem, BLOCKED)
     ran = host.run("start", "gpu-01", "-p", profile_path)
     assert ran.code == ExitCode.FAILED
-    assert "✗ GPU 3  58.4 GiB held by pid 48213" in ran.out
+    assert "✗ GPU 3  (gpu-clean)\n    58.4 GiB held by pid 48213\n" in ran.out
     assert "▸ end pid 48213" in ran.out
-    assert "blocked by 2 of 3 checks (gpu-clean, disk), 1.8 s" in ran.out
+    assert "BLOCKED by 2 of 3 checks (gpu-clean, disk), 1.8 s" in ran.out
     assert ran.err.startswith("checking the host …\nBlocked\n")
     assert "Force gpu-clean." in ran.err
     ran = host.run("start", "gpu-01", "-p", profile_path, "--wait", "--json")

@@ -28,10 +28,13 @@ from support.preflight import gone, profile, until
 
 ROOT = Path(preflight.__file__).parents[2]
 
-IDS = ("interpreter", "gpu-count", "gpu-clean",
-       "gpu-health", "gpu-modes", "gpu-driver", "gpu-links", "gpu-kernel-log", "leftovers", "others", "stuck", "locks", "model",
-       "layers", "dtype", "quantization", "trust-remote-code", "tokenizer",
-       "data", "gpu-memory", "host-memory", "limits", "shm", "output", "filesystem", "disk", "disk-speed", "records", "compat", "engine-config", "capture")  # fmt: skip
+IDS = (
+    "interpreter", "gpu-count", "gpu-clean", "gpu-health", "gpu-modes", "gpu-driver",
+    "gpu-links", "gpu-kernel-log", "leftovers", "others", "stuck", "locks", "model",
+    "layers", "dtype", "quantization", "trust-remote-code", "tokenizer", "data",
+    "gpu-memory", "host-memory", "limits", "shm", "output", "filesystem", "disk",
+    "disk-speed", "records", "compat", "engine-config", "capture"
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------ bounded commands

@@ -11,7 +11,7 @@ from typing import Any, Union
 import pytest
 
 from eagle3_agent.protocol import Message, encode
-from eagle3_agent.protocol.messages import RunChanged, StreamName, Telemetry, Welcome
+from eagle3_agent.protocol.messages import Probing, RunChanged, StreamName, Telemetry, Welcome
 from eagle3_agent.protocol.values import (
     CaptureSection,
     DataSection,
@@ -52,14 +52,24 @@ class ScriptedLink:
         self.on_state: Callable[[LinkState], None] | None = None
         self.on_push: Callable[[RunChanged | Telemetry], None] | None = None
         self.streamed: list[tuple[str, str, int]] = []
+        self.progress: list[Probing] = []
+        """Told before the reply of whoever listens."""
 
     async def connect(self) -> Welcome:
         if self.refuse is not None:
             raise self.refuse
         return WELCOME
 
-    async def ask(self, message: Message, timeout: float | None = 60.0) -> Message:
+    async def ask(
+        self,
+        message: Message,
+        timeout: float | None = 60.0,
+        on_progress: Callable[[Probing], None] | None = None,
+    ) -> Message:
         self.asked.append(message)
+        if on_progress is not None:
+            for probing in self.progress:
+                on_progress(probing)
         answer = self.answers[type(message)]
         if isinstance(answer, ConsoleError):
             raise answer

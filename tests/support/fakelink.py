@@ -12,6 +12,7 @@ from eagle3_agent.protocol.messages import (
     Detail,
     GetRun,
     Message,
+    Probing,
     RunChanged,
     StreamName,
     Telemetry,
@@ -49,6 +50,10 @@ class FakeLink:
         self.asked: list[Message] = []
         self.answers: dict[type, Answer] = {}
         self.details: dict[str, RunDetail] = {}
+        self.progress: list[Probing] = []
+        """Told before the reply of whoever listens."""
+        self.held: dict[type, asyncio.Event] = {}
+        """Replies that wait until a test lets them go."""
         self.samples: list[HostSample] = []
         """Sent as soon as the host is watched."""
         self.refuse_connect: Problem | None = None
@@ -71,9 +76,19 @@ class FakeLink:
         self.move(Live(self._latency, self.welcome))
         return self.welcome
 
-    async def ask(self, message: Message, timeout: float | None = 60.0) -> Message:
+    async def ask(
+        self,
+        message: Message,
+        timeout: float | None = 60.0,
+        on_progress: Callable[[Probing], None] | None = None,
+    ) -> Message:
         self.asked.append(message)
         await asyncio.sleep(0)
+        if on_progress is not None:
+            for probing in self.progress:
+                on_progress(probing)
+        if type(message) in self.held:
+            await self.held[type(message)].wait()
         if isinstance(message, GetRun) and message.run in self.details:
             return Detail(0, self.details[message.run])
         answer = self.answers.get(type(message))

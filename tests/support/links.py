@@ -27,7 +27,7 @@ import json, os, sys, threading, time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from eagle3_agent.protocol import VERSION, decode_message, encode
 from eagle3_agent.protocol.messages import *
-from eagle3_agent.protocol.values import HostSample, Problem, RunSummary, Samples
+from eagle3_agent.protocol.values import HostSample, Problem, Report, RunSummary, Samples
 
 root = os.environ["EAGLE3_HOME"]
 knobs = {}
@@ -95,6 +95,16 @@ def answer(message):
         os.write(1, b"x" * (6 << 20))
     elif isinstance(message, GetCompat):
         time.sleep(60)
+    elif isinstance(message, RunPreflight):
+        send(Probing(number, 1, 3, ("gpu", "disk")))
+        send(Probing(number, 2, 3, ("disk",)))
+        if not message.deep:  # a deep one goes on until it is given up
+            send(Checked(number, Report((), 0.5, 1.0)))
+    elif isinstance(message, Cancel):
+        with open(os.path.join(root, "cancelled"), "a") as file:
+            file.write(str(message.asked) + " ")
+        send(Done(number))
+        send(Refused(message.asked, Problem("Given up", "", "", "refused")))
     else:
         send(Refused(number, Problem("No", "not here", "go on", "not-found")))
 

@@ -20,10 +20,13 @@ from eagle3_agent.preflight.output import output_facts
 from eagle3_agent.preflight.running import process_facts
 from eagle3_agent.protocol.values import HostSample, Profile, Report
 
+from . import thirty
 from .recording import busy_sample, recorded
 
 GIB = 1024**3
 _TOKENS = 574_565
+_IDS = ("interpreter", "gpu-count", "gpu-clean", "leftovers", "model", "layers", "data", "output",
+        "disk", "compat")  # fmt: skip
 _SECONDS = {
     "gpu": 0.603,
     "interpreter": 0.274,
@@ -40,8 +43,9 @@ def profile() -> Profile:
 
 
 def judged(facts: Facts, at: float) -> Report:
-    verdicts = runner.judge(catalogue.for_ask(Ask(profile())), facts, profile(), _SECONDS)
-    return Report(verdicts, 0.671, at)
+    """The verdicts of the checks that the scene is about."""
+    checks = [c for c in catalogue.for_ask(Ask(profile())) if c.id in _IDS]
+    return Report(runner.judge(checks, facts, profile(), _SECONDS), 0.671, at)
 
 
 @cache
@@ -112,6 +116,18 @@ def blocked(at: float) -> Report:
             ),
         ),
         at,
+    )
+
+
+def many(at: float) -> Report:
+    """Thirty checks: one blocks and offers two ways out, three warn, one offers a way out."""
+    return Report(thirty.VERDICTS, 1.846, at)
+
+
+def mended(at: float) -> Report:
+    """The same after the service was stopped: nothing blocks."""
+    return Report(
+        tuple(thirty.CLEAN if v.check == "gpu-clean" else v for v in thirty.VERDICTS), 1.792, at
     )
 
 

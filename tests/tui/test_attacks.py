@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from eagle3_agent.protocol.events import Failure, Progress
@@ -11,6 +12,7 @@ from eagle3_agent.protocol.messages import (
     Abort,
     Checked,
     Message,
+    Probing,
     RunChanged,
     RunPreflight,
     Start,
@@ -39,12 +41,17 @@ class SlowLink(FakeLink):
         self.__dict__.update(of.__dict__)
         self.let = asyncio.Event()
 
-    async def ask(self, message: Message, timeout: float | None = 60.0) -> Message:
+    async def ask(
+        self,
+        message: Message,
+        timeout: float | None = 60.0,
+        on_progress: Callable[[Probing], None] | None = None,
+    ) -> Message:
         if isinstance(message, (Start, RunPreflight)):
             self.asked.append(message)
             await self.let.wait()
             self.asked.remove(message)
-        return await super().ask(message, timeout)
+        return await super().ask(message, timeout, on_progress)
 
 
 async def test_s_pressed_twice_starts_once() -> None:

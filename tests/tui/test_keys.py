@@ -231,9 +231,9 @@ async def test_p_checks_and_shows_failing_checks_first() -> None:
     async with app.run_test(size=WIDE) as pilot:
         await sees(pilot, "No run")
         await pilot.press("p")
-        await sees(pilot, "BLOCKED by 2 of 10 checks", "7 more")
+        await sees(pilot, "BLOCKED by 2 of 10 checks", "7 pass")
         text = shown(app)
-        assert text.index("GPU memory free") < text.index("Room for") < text.index("7 more")
+        assert text.index("GPU memory free") < text.index("Room for") < text.index("7 pass")
         assert "Layers in range" not in text
         await pilot.press("space")
         await sees(pilot, "Layers in range", "layers [2, 16, 29, 31] of 32")

@@ -95,7 +95,7 @@ async def settled(pilot: Pilot[Any], link: FakeLink) -> None:
 
     def heard() -> bool:
         state = app.state
-        known = state.runs_known and state.host is not None and state.checking is None
+        known = state.runs_known and state.host is not None and state.checks.since is None
         told = not link.runs or (state.detail is not None and bool(state.tail))
         return known and told and not reads(app)
 

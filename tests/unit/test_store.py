@@ -12,6 +12,7 @@ from eagle3_agent.protocol.events import Ended, Event, Load, Progress, Stage
 from eagle3_agent.protocol.messages import Welcome
 from eagle3_agent.protocol.values import HostSample, Problem
 from eagle3_console import store
+from eagle3_console.checks import CheckBegan, CheckEnded
 from eagle3_console.linkstate import Live, Offline, Reconnecting
 from eagle3_console.store import State, apply
 from support import scenes
@@ -150,13 +151,13 @@ def test_a_silent_extraction_is_shown_as_stalled() -> None:
 
 def test_a_check_is_going_on_until_it_ends_and_keeps_the_last_report() -> None:
     report = scenes.blocked_report()
-    state = apply(live(), store.CheckBegan(NOW, starting=True))
-    assert state.checking == NOW
-    assert state.starting
-    state = apply(state, store.CheckEnded(report))
-    assert state.checking is None
-    assert state.report is report
-    assert apply(apply(state, store.CheckBegan(NOW)), store.CheckEnded()).report is report
+    state = apply(live(), CheckBegan(NOW, starting=True))
+    assert state.checks.since == NOW
+    assert state.checks.starting
+    state = apply(state, CheckEnded(report))
+    assert state.checks.since is None
+    assert state.checks.report is report
+    assert apply(apply(state, CheckBegan(NOW)), CheckEnded()).checks.report is report
 
 
 def test_details_are_bounded() -> None:

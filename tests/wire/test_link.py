@@ -14,10 +14,13 @@ from eagle3_agent.protocol import VERSION
 from eagle3_agent.protocol.messages import (
     Abort,
     AgentStatus,
+    Checked,
     Chunk,
     GetCompat,
     GetRun,
+    Probing,
     RunChanged,
+    RunPreflight,
     Status,
     StopAgent,
     Telemetry,
@@ -345,3 +348,57 @@ def test_backoff_doubles_up_to_its_cap() -> None:
     assert backoff(1, 0.5) == 0.5
     assert [backoff(n, 0.9999999) for n in (2, 3, 4)] == pytest.approx([1, 2, 4])
     assert 10.5 <= backoff(50, 0.0) < backoff(5000, 0.99) <= 15
+
+
+async def test_progress_comes_before_the_reply_and_to_its_own_request_only(tmp_path: Path) -> None:
+    async with linked(local_host(tmp_path), fake_archive()) as link:
+        mine: list[Probing] = []
+        others: list[Probing] = []
+        quick = link.ask(RunPreflight(0, PROFILE), 20, mine.append)
+        reply, _ = await asyncio.gather(quick, link.ask(AgentStatus(0), 20, others.append))
+        assert isinstance(reply, Checked)
+        assert [(p.done, p.total, p.waiting) for p in mine] == [
+            (1, 3, ("gpu", "disk")),
+            (2, 3, ("disk",)),
+        ]
+        assert others == []
+
+
+async def test_a_listener_of_progress_that_fails_costs_nothing_else(tmp_path: Path) -> None:
+    def fail(probing: Probing) -> None:
+        raise RuntimeError("a widget failed")
+
+    async with linked(local_host(tmp_path), fake_archive()) as link:
+        assert isinstance(await link.ask(RunPreflight(0, PROFILE), 20, fail), Checked)
+
+
+@pytest.mark.parametrize("by_timeout", [False, True])
+async def test_a_preflight_that_is_no_longer_waited_for_is_given_up_on_the_host(
+    tmp_path: Path, by_timeout: bool
+) -> None:
+    async with linked(local_host(tmp_path), fake_archive()) as link:
+        begun = asyncio.Event()
+        limit = 1.0 if by_timeout else None
+        asked = link.ask(RunPreflight(0, PROFILE, deep=True), limit, lambda _: begun.set())
+        task = asyncio.create_task(asked)
+        await asyncio.wait_for(begun.wait(), 20)
+        if by_timeout:
+            with pytest.raises(ConsoleError, match="did not answer in time"):
+                await task
+        else:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        note = tmp_path / "cancelled"
+        await until(note.exists, "the host was told")
+        assert isinstance(await link.ask(AgentStatus(0)), Status), "the link goes on"
+        assert len(note.read_text().split()) == 1
+
+
+async def test_an_answered_or_refused_preflight_is_not_given_up(tmp_path: Path) -> None:
+    async with linked(local_host(tmp_path), fake_archive()) as link:
+        await link.ask(RunPreflight(0, PROFILE), 20)
+        with pytest.raises(ConsoleError):
+            await link.ask(GetRun(0, "9"), 20)
+        await link.ask(AgentStatus(0))
+        assert not (tmp_path / "cancelled").exists()

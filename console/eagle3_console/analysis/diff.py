@@ -80,11 +80,15 @@ def _patches(value: RunDetail) -> dict[str, str]:
     return {p.patch: p.status for p in value.patches if p.status != "not-needed"}
 
 
-def _verdicts(value: RunDetail) -> dict[str, str]:
+def _verdicts(value: RunDetail) -> dict[str, dict[str, str]]:
+    """``CHECK.status`` (``forced`` for a block that was started over) and ``CHECK.saw``."""
     if value.preflight is None:
         return {}
     forced = dict.fromkeys(value.forced, "forced")
-    return {v.check: forced.get(v.check, v.status) for v in value.preflight.verdicts}
+    return {
+        v.check: {"status": forced.get(v.check, v.status), "saw": v.saw}
+        for v in value.preflight.verdicts
+    }
 
 
 def _outcome(value: RunDetail) -> dict[str, Any]:

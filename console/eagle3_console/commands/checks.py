@@ -1,4 +1,4 @@
-"""preflight, compat, verify: questions to a host that start nothing."""
+"""compat, verify: questions to a host that start nothing."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import argparse
 
 from eagle3_agent.protocol import to_json
 from eagle3_agent.protocol.messages import (
-    Checked,
     Compat,
     GetCompat,
-    RunPreflight,
     Verified,
     Verify,
 )
@@ -22,20 +20,6 @@ from .terminal import Terminal
 
 
 def add(commands: arguments.Commands) -> None:
-    parser = arguments.command(
-        commands,
-        "preflight",
-        "check whether a host is ready for a profile",
-        preflight,
-        "Nothing is started and nothing is changed. A check that blocks gives exit code 1.\n\n"
-        "With --json: target, ready, blocking [check ids], verdicts [{check, title, status, saw,\n"
-        "why, todo, seconds}], seconds, at.",
-        "  eagle3-console preflight root@gpu-01 -p kimi-k2.5\n"
-        "  eagle3-console preflight local -p demo.toml --json",
-    )
-    arguments.target(parser)
-    arguments.profile(parser)
-    arguments.as_json(parser)
     parser = arguments.command(
         commands,
         "compat",
@@ -101,17 +85,6 @@ def _whole(text: str, digits: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < digits):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
     return int(text)
-
-
-async def preflight(args: argparse.Namespace, terminal: Terminal) -> int:
-    profile = arguments.load_profile(args)
-    python = profile.host.python
-    async with connected(args.target, terminal, read_only=True, python=python) as link:
-        report = (await ask(link, RunPreflight(0, profile), Checked, SLOW)).report
-    terminal.object(render.report_object(report, args.target))
-    for line, colour in render.report(report):
-        terminal.line(line, colour)
-    return ExitCode.FAILED if report.blocking else ExitCode.DONE
 
 
 async def compat(args: argparse.Namespace, terminal: Terminal) -> int:

@@ -60,7 +60,10 @@ def add(commands: arguments.Commands) -> None:
         "diff",
         "show what changed from one run to another",
         diff_runs,
-        "Profile, patches, environment, preflight and outcome; what is the same is folded.",
+        "Profile, patches, environment, preflight and outcome; what is the same is folded.\n\n"
+        "With --json: before and after {run, attempt, state, seconds}, sections [{title, changes\n"
+        "[{key, before, after}], compared}], same. The keys of section preflight are CHECK.status\n"
+        "(pass, warn, block, skip, or forced: a block that was started over) and CHECK.saw.",
         "  eagle3-console diff root@gpu-01 3 4",
     )
     arguments.target(parser)

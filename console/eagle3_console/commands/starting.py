@@ -8,7 +8,7 @@ from typing import Any
 from eagle3_agent.protocol import to_json
 from eagle3_agent.protocol.messages import Resume, Start, Started
 from eagle3_agent.protocol.values import Report, RunSummary
-from eagle3_console import render
+from eagle3_console import render, render_preflight
 from eagle3_console.errors import ConsoleError, ExitCode
 from eagle3_console.linkstate import LinkPort
 
@@ -134,7 +134,7 @@ async def begin(
 
 
 def show_report(report: Report, terminal: Terminal) -> None:
-    for line, colour in render.report(report):
+    for line, colour in render_preflight.report(report):
         terminal.line(line, colour)
 
 

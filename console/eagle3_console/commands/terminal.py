@@ -96,10 +96,22 @@ class Terminal:
         if not self.rewrites:
             self._print(stream, line, "")
             return
+        self._rewrite(stream, line)
+
+    def _rewrite(self, stream: TextIO, line: str) -> None:
         width = shutil.get_terminal_size().columns
         stream.write("\r" + crop(clean(line), width - 1) + "\x1b[K")
         stream.flush()
         self._rewriting = stream
+
+    @property
+    def err_rewrites(self) -> bool:
+        return self._err.isatty() and os.environ.get("TERM", "") != "dumb"
+
+    def status(self, line: str) -> None:
+        """What is waited for, on stderr, written over by what comes next; nothing elsewhere."""
+        if self.err_rewrites:
+            self._rewrite(self._err, line)
 
     def milestone(self, line: str, colour: Colour = "") -> None:
         """A line that stays, among the progress."""

@@ -96,7 +96,7 @@ def switched_off(state: State) -> frozenset[str]:
     """Actions that would only say why they cannot be done now."""
     off = set()
     if state.read_only:
-        off |= {"start", "abort", "start_over"}
+        off |= {"start", "abort", "start_over", "act"}
     if state.profile is None:
         off |= {"start", "preflight", "start_over"}
     if not any(r.state not in ENDED for r in state.runs):

@@ -43,6 +43,10 @@ class ConfirmScreen(ModalScreen[bool]):
         Binding("y", "answer(True)", "yes"),
         Binding("n,escape,q", "answer(False)", "no"),
         Binding("left,right,h,l,tab", "other", "other button", show=False),
+        Binding("down,j", "scroll(1)", "down", show=False),
+        Binding("up,k", "scroll(-1)", "up", show=False),
+        Binding("pagedown,ctrl+f", "scroll(10)", "page down", show=False),
+        Binding("pageup,ctrl+b", "scroll(-10)", "page up", show=False),
     ]
 
     def __init__(self, title: str, said: Sequence[str], yes: str) -> None:
@@ -68,6 +72,9 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def action_answer(self, yes: bool) -> None:
         self.dismiss(yes)
+
+    def action_scroll(self, rows: int) -> None:
+        self.query_one("#said").scroll_relative(y=rows, animate=False)
 
     def action_other(self) -> None:
         self.focus_next()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from functools import partial
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -11,9 +13,11 @@ from textual.content import Content
 from textual.widgets import Input
 
 from eagle3_console import formats
+from eagle3_console.clipboard import copied, saved
 from eagle3_console.errors import ConsoleError
 from eagle3_console.hosttext import clean
 from eagle3_console.logbuffer import LineBuffer, Search
+from eagle3_console.logfilter import Level, Wanted
 from eagle3_console.store import State
 from eagle3_console.widgets import ink
 from eagle3_console.widgets.logview import LogView
@@ -25,6 +29,12 @@ from .pages import Feed
 #: What is looked for when the log is opened at an error.
 FIRST_ERROR = r"Traceback \(most recent call last\)"
 ANY_ERROR = r"\b(ERROR|CRITICAL|FATAL)\b|\b\w+Error\b"
+#: Where an error begins, for the jumps from one to the next.
+ERRORS = re.compile(
+    rb"Traceback \(most recent call last\)|\b(?:ERROR|CRITICAL|FATAL)\b|Fatal Python error"
+    rb"|^(?:\w+\.)*\w*(?:Error|Exception)(?:: |$)|NCCL WARN|Segmentation fault|\bKilled$"
+)
+LEVELS: dict[Level, str] = {"all": "", "warnings": "warnings and errors", "errors": "errors only"}
 #: Seconds between two redraws while lines come in.
 _FLUSH = 0.05
 #: Lines searched before others get their turn.
@@ -51,9 +61,12 @@ class LogScreen(ConsoleScreen):
     KEYS: ClassVar[tuple[str, ...]] = (
         "search",
         "hit",
+        "error",
+        "level",
+        "process",
         "follow",
-        "top",
-        "bottom",
+        "copy",
+        "save",
         "back",
         "help",
     )
@@ -67,6 +80,12 @@ class LogScreen(ConsoleScreen):
         Binding("slash", "search", "search"),
         Binding("n", "hit(1)", "next hit"),
         Binding("N", "hit(-1)", "previous hit", show=False),
+        Binding("e,right_square_bracket", "error(1)", "next error"),
+        Binding("E,left_square_bracket", "error(-1)", "previous error", show=False),
+        Binding("v", "level", "level", tooltip="all lines, warnings and errors, errors only"),
+        Binding("t", "process", "rank", tooltip="the lines of one process, then of the next"),
+        Binding("y", "copy", "copy", tooltip="copy the lines in sight"),
+        Binding("w", "save", "save", tooltip="write the log, as it came, to a file here"),
     ]
 
     def __init__(self, state: State, run: str, feed: Feed, *, at_error: bool = False) -> None:
@@ -141,14 +160,38 @@ class LogScreen(ConsoleScreen):
 
     def _flush(self) -> None:
         self.flushing = False
+        if not self.view.filter.wanted.everything:
+            self.begin(self._judge, "judge")
+            return
         self.view.update_lines()
         self.on_log_view_moved()
+
+    async def _judge(self) -> None:
+        """Let the filter look at the lines that have come."""
+        await self._look_at_all()
+        self.view.update_lines()
+        self.on_log_view_moved()
+
+    async def _look_at_all(self) -> None:
+        more = True
+        while more:
+            more = self.view.filter.judge(_SLICE)
+            await asyncio.sleep(0)
 
     def on_log_view_moved(self, _: LogView.Moved | None = None) -> None:
         """Say what the view does now."""
         view, head = self.view, self.query_one(LogHead)
         number = len(self.buffer)
         words = [f"{formats.count(number)} line{'' if number == 1 else 's'}"]
+        wanted = view.filter.wanted
+        if not wanted.everything:
+            which = [
+                LEVELS[wanted.level],
+                *([_called(wanted.process)] if wanted.process is not None else []),
+            ]
+            words = [
+                f"{formats.count(len(view.filter))} of {words[0]}: {', '.join(filter(None, which))}"
+            ]
         if self.buffer.first:
             words.append(f"{formats.count(self.buffer.first)} older ones dropped from memory")
         if not self._caught_up and not self._ended:
@@ -161,6 +204,67 @@ class LogScreen(ConsoleScreen):
         else:
             head.mark = Content.styled("! not following, F follows", ink.LOOK)
         head.show(self.state)
+
+    # --------------------------------------------------------------------- what is shown
+
+    def action_level(self) -> None:
+        """All lines, warnings and errors, errors only, all again."""
+        levels = list(LEVELS)
+        now = self.view.filter.wanted
+        self._choose(Wanted(levels[(levels.index(now.level) + 1) % len(levels)], now.process))
+
+    def action_process(self) -> None:
+        """One process after the other, then all of them again."""
+        self.begin(self._next_process, "judge")
+
+    async def _next_process(self) -> None:
+        shown = self.view.filter
+        await self._look_at_all()  # only then is it known who wrote here
+        now, names = shown.wanted, [None, *shown.processes]
+        at = names.index(now.process) if now.process in names else 0
+        self._choose(Wanted(now.level, names[(at + 1) % len(names)]))
+
+    def _choose(self, wanted: Wanted) -> None:
+        view = self.view
+        top = view.top_line
+        view.filter.choose(wanted)
+        self.begin(partial(self._choose_all, top), "judge")
+
+    async def _choose_all(self, top: int) -> None:
+        if not self.view.filter.wanted.everything:
+            await self._look_at_all()
+        self.view.refilter(top)
+        self.on_log_view_moved()
+
+    def action_error(self, step: int) -> None:
+        """Go to where the next error begins, or the one before."""
+        self.begin(partial(self._go_to_next_error, step), "find")
+
+    async def _go_to_next_error(self, step: int) -> None:
+        view, buffer = self.view, self.buffer
+        at = view.hit if view.hit is not None else view.top_line - step
+        stop = buffer.end if step > 0 else buffer.first - 1
+        search = Search("an error", ERRORS, re.compile(ANY_ERROR))
+        while (found := await self._scan(search, at + step, stop, step)) is not None:
+            at = found
+            begins = found == buffer.first or not ERRORS.search(buffer.raw(found - 1))
+            if begins and view.filter.shows(found):
+                view.hit = found
+                view.go_to(found)
+                return
+        self.notify(f"No error {'below' if step > 0 else 'above'} here.")
+
+    def action_copy(self) -> None:
+        """The lines in sight, to the clipboard of the terminal and to a file."""
+        lines = self.view.in_sight()
+        self.notify(copied(self.app, "\n".join(lines), f"{len(lines)} lines"), markup=False)
+
+    def action_save(self) -> None:
+        """The whole log as it came, into a file on this machine."""
+        buffer = self.buffer
+        lines = (buffer.raw(number) + b"\n" for number in range(buffer.first, buffer.end))
+        dropped = f" (without {buffer.first} older lines)" if buffer.first else ""
+        self.notify(saved(f"run{self.run}.log", lines) + dropped, markup=False)
 
     # --------------------------------------------------------------------- search
 
@@ -224,3 +328,7 @@ class LogScreen(ConsoleScreen):
             start = end
             await asyncio.sleep(0)
         return None
+
+
+def _called(process: str) -> str:
+    return clean(process) or "the run's own process"

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.content import Content
 
 from eagle3_agent.protocol import decode_event
@@ -93,7 +94,15 @@ class RunReading(PageScreen):
 class RunScreen(RunReading):
     """Everything about one run."""
 
-    KEYS: ClassVar[tuple[str, ...]] = ("log", "errors", "abort", "back", "help")
+    KEYS: ClassVar[tuple[str, ...]] = ("log", "errors", "abort", "fold", "back", "help")
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "fold", "all checks", tooltip="show the checks that passed, too"),
+    ]
+    unfolded = False
+
+    def action_fold(self) -> None:
+        self.unfolded = not self.unfolded
+        self.take(self.state)
 
     def page(self, state: State, width: int) -> list[Content]:
         run = state.find(self.run)
@@ -101,7 +110,8 @@ class RunScreen(RunReading):
             return [Content.styled(f"run {clean(self.run)} is no longer in the history", ink.DIM)]
         title = ink.row((f"RUN {run.number}  {clean(run.profile)}", ink.STRONG))
         standing = self.standing(state) or Standing()
-        known = Known(run, standing, self.tail(state), state.details.get(run.run))
+        detail = state.details.get(run.run)
+        known = Known(run, standing, self.tail(state), detail, self.unfolded)
         rows = run_page(known, state, width)
         return [title, Content(""), *rows]
 
@@ -141,7 +151,7 @@ class ErrorsScreen(RunReading):
         if run is None:
             return [ink.row(("✓ ", ink.GOOD), "No run on this host has failed")]
         standing = self.standing(state) or Standing()
-        known = Known(run, standing, self.tail(state))
+        known = Known(run, standing, self.tail(state), state.details.get(run.run))
         return errors_page(known, state, width, self.said.lines)
 
 

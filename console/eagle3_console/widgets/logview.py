@@ -1,4 +1,4 @@
-"""A log of any length: only the rows in sight are decoded and styled."""
+"""A log of any length: only the rows in sight are decoded and styled, those that a filter shows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from eagle3_console.logbuffer import LineBuffer, Search
+from eagle3_console.logfilter import LogFilter
 
 #: Cells that can be scrolled to sideways.
 WIDEST = 4000
@@ -53,17 +54,18 @@ class LogView(ScrollView, can_focus=True, inherit_bindings=False):
     def __init__(self, buffer: LineBuffer, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.buffer = buffer
+        self.filter = LogFilter(buffer)
         self.follow = True
         self.search: Search | None = None
         self.hit: int | None = None
         """The line that a search stands on."""
-        self._first = 0
+        self._gone = 0
         self._widest = 0
 
     def update_lines(self) -> None:
         """The buffer has grown or dropped lines; call at most some times a second."""
-        dropped = self.buffer.first - self._first
-        self._first = self.buffer.first
+        dropped = self.filter.gone - self._gone
+        self._gone = self.filter.gone
         self._resize()
         if self.follow:
             self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
@@ -75,7 +77,7 @@ class LogView(ScrollView, can_focus=True, inherit_bindings=False):
         self.refresh()
 
     def _resize(self) -> None:
-        self.virtual_size = Size(min(self._widest, WIDEST), len(self.buffer))
+        self.virtual_size = Size(min(self._widest, WIDEST), len(self.filter))
 
     def on_resize(self) -> None:
         if self.follow:
@@ -88,6 +90,15 @@ class LogView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def action_top(self) -> None:
         self.go_to(self.buffer.first)
+
+    def refilter(self, line: int | None) -> None:
+        """Other lines are shown now; ``line`` stays in sight where the end is not followed."""
+        self._gone = self.filter.gone
+        self._resize()
+        if self.follow or line is None:
+            self.update_lines()
+        else:
+            self.go_to(line)
 
     def action_bottom(self) -> None:
         self.follow = True
@@ -114,20 +125,28 @@ class LogView(ScrollView, can_focus=True, inherit_bindings=False):
     def go_to(self, line: int) -> None:
         """Show a line in the upper third, and stop following."""
         self.follow = False
-        top = line - self.buffer.first - self.size.height // 3
+        top = self.filter.row(line) - self.size.height // 3
         self.scroll_to(y=max(0, top), animate=False, immediate=True, force=True)
         self.refresh()
         self.post_message(self.Moved())
 
     @property
     def top_line(self) -> int:
-        return self.buffer.first + int(self.scroll_y)
+        """The number of the line in the first row in sight."""
+        line = self.filter.line(int(self.scroll_y))
+        return self.buffer.end if line is None else line
+
+    def in_sight(self) -> list[str]:
+        """The text of the rows in sight, whole lines."""
+        top = int(self.scroll_y)
+        numbers = [self.filter.line(row) for row in range(top, top + self.size.height)]
+        return [self.buffer.text(number) for number in numbers if number is not None]
 
     def render_line(self, y: int) -> Strip:
         offset_x, offset_y = self.scroll_offset
         width = self.scrollable_content_region.width
-        number = self.buffer.first + offset_y + y
-        if number >= self.buffer.end:
+        number = self.filter.line(offset_y + y)
+        if number is None:
             return Strip.blank(width, self.rich_style)
         text = self.buffer.text(number)
         strip = Strip(self._segments(text, number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,14 +14,16 @@ from eagle3_agent.protocol.events import Event, Skipped
 from eagle3_agent.protocol.fold import Standing
 from eagle3_agent.protocol.values import ErrorInfo, Profile, RunDetail, RunSummary, Throughput
 from eagle3_console import bounds, formats
-from eagle3_console.hosttext import clean, clean_lines, crop, first_line, fit, folded
+from eagle3_console.hosttext import clean, clean_lines, crop, fit, folded
+from eagle3_console.outcomes import WRONG
 from eagle3_console.store import State
+from eagle3_console.verdicts import already_known
 
 from . import ink, throughput
 from .events import event_line
 from .events import rows as event_rows
 from .run import error_headline, stage_items, where
-from .verdicts import MARK, headline
+from .verdicts import headline, report_lines
 
 #: Cells of the name before a value: of a run's facts, and of settings and versions.
 _SHORT = 10
@@ -55,12 +58,14 @@ class Known:
     tail: tuple[Event, ...] = ()
     """Its newest events."""
     detail: RunDetail | None = None
+    unfolded: bool = False
+    """With every check of its preflight."""
 
 
 def run_page(known: Known, state: State, width: int) -> list[Content]:
     """Everything known about a run."""
     run, standing, detail = known.run, known.standing, known.detail
-    rows = [*_facts(run, state, width)]
+    rows = [*_facts(run, state, width), *before_it(known, width)]
     error = standing.error or run.error
     if error is not None:
         rows += section("What happened first", error_rows(error, width))
@@ -70,7 +75,7 @@ def run_page(known: Known, state: State, width: int) -> list[Content]:
     rows += section("Timeline", _timeline(known, state, width))
     if detail is None:
         return [*rows, Content(""), Content.styled("reading the rest from the host", ink.DIM)]
-    rows += section("Preflight", _preflight(detail, width))
+    rows += section("Preflight", _preflight(detail, width, known.unfolded))
     rows += section("Patches", _patches(detail, standing, width))
     rows += section("Profile", profile_rows(detail.resolved, width))
     rows += section("Environment", _environment(detail.environment, width))
@@ -121,7 +126,17 @@ def _timeline(known: Known, state: State, width: int) -> list[Content]:
     return rows + [ink.row("  ", line) for line in event_rows(known.tail)]
 
 
-def _preflight(detail: RunDetail, width: int) -> list[Content]:
+def before_it(known: Known, width: int) -> list[Content]:
+    """What the preflight of a run that went wrong already knew: where not to look again."""
+    report = known.detail.preflight if known.detail is not None else None
+    if known.detail is None or report is None or known.run.state not in WRONG:
+        return []
+    room = max(16, width - _SHORT - 4)
+    told = textwrap.wrap(clean(already_known(report, known.detail.forced)), room)
+    return [fact("" if i else "before it", line, width, "", _SHORT) for i, line in enumerate(told)]
+
+
+def _preflight(detail: RunDetail, width: int, unfolded: bool) -> list[Content]:
     report = detail.preflight
     if report is None:
         return [fact("", "none was kept with this run", width)]
@@ -129,11 +144,8 @@ def _preflight(detail: RunDetail, width: int) -> list[Content]:
     if detail.forced:
         over = "started over " + ", ".join(map(clean, detail.forced))
         rows.append(ink.row("  ", (f"! {over}", ink.LOOK)))
-    for verdict in report.verdicts:
-        symbol, colour = MARK[verdict.status]
-        title = (fit(clean(verdict.title), min(_LONG, width // 3) - 2), ink.DIM)
-        rows.append(ink.row("  ", (f"{symbol} ", colour), title, "  ", first_line(verdict.saw)))
-    return rows
+    rows.append(Content(""))
+    return rows + [ink.row("  ", line) for line in report_lines(report, width - 2, unfolded)]
 
 
 def _patches(detail: RunDetail, standing: Standing, width: int) -> list[Content]:
@@ -193,7 +205,7 @@ def errors_page(known: Known, state: State, width: int, log: Sequence[str] = ())
     """What happened first, in one screen; ``log`` holds the first errors that the log names."""
     run, standing = known.run, known.standing
     error = standing.error or run.error
-    rows = [ink.cut(_what_became(known, state), width)]
+    rows = [ink.cut(_what_became(known, state), width), *before_it(known, width)]
     said = [
         ink.row("  ", (part, ink.BAD)) for line in log for part in folded(clean(line), width - 4)
     ]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass, field, replace
 
 from textual.content import Content
+from textual.widget import Widget
 
 from eagle3_agent.protocol.values import Report, Status, Verdict
 from eagle3_console import formats
-from eagle3_console.hosttext import clean, clean_lines, first_line, fit
+from eagle3_console.checks import Deed
+from eagle3_console.hosttext import clean, clean_lines, first_line, fit, folded
 from eagle3_console.store import State
+from eagle3_console.verdicts import Offer, counts, folded_words, having, offers
 
 from . import ink
 from .panel import Panel
@@ -22,26 +26,71 @@ MARK: dict[Status, tuple[str, str]] = {
 }
 #: Below this width what a check says stands under its title, not beside it.
 _NARROW = 100
-_ORDER: tuple[Status, ...] = ("block", "warn", "skip", "pass")
+
+Key = tuple[str, str]
+"""An offer: its check's id and its own."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a report is drawn."""
+
+    width: int
+    unfolded: bool = False
+    """With every check."""
+    whys: bool = False
+    """With why each warning matters; a block always says it."""
+    acts: bool = False
+    """Actions are listed, to be chosen."""
+    chosen: Key | None = None
+    read_only: bool = False
+
+
+@dataclass
+class Drawn:
+    """The rows, and where the actions stand among them."""
+
+    rows: list[Content] = field(default_factory=list)
+    places: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    """First row of an action, and its rows."""
 
 
 class VerdictsPanel(Panel):
-    """Draws ``state.report``, or the one it was given."""
+    """Draws the newest report, what was done about it, and the actions that it offers."""
 
-    def __init__(self, report: Report | None = None, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.report = report
+    def __init__(self) -> None:
+        super().__init__()
         self.unfolded = False
+        self.chosen: Key | None = None
+        self.places: dict[Key, tuple[int, int]] = {}
 
     def lines(self, state: State, width: int) -> list[Content]:
-        report = self.report or state.report
+        report = state.checks.report
         if report is None:
             return []
-        return report_lines(report, width, self.unfolded)
+        busy = state.checks.since is not None
+        chosen = None if busy else self.chosen
+        look = Look(width, self.unfolded, True, True, chosen, state.read_only)
+        done = deed_lines(state.checks.deeds, width)
+        drawn = draw(report, look)
+        if not self.unfolded and len(done) + len(drawn.rows) > self._room():
+            drawn = draw(report, replace(look, whys=False))
+        self.places = {k: (row + len(done), n) for k, (row, n) in drawn.places.items()}
+        return done + drawn.rows
+
+    def _room(self) -> int:
+        """Rows that can be seen without scrolling."""
+        parent = self.parent
+        return parent.size.height if isinstance(parent, Widget) else 0
 
     def toggle(self) -> None:
         self.unfolded = not self.unfolded
         self.refresh(layout=True)
+
+    def choose(self, key: Key | None) -> None:
+        if key != self.chosen:
+            self.chosen = key
+            self.refresh()
 
 
 def headline(report: Report) -> Content:
@@ -54,54 +103,124 @@ def headline(report: Report) -> Content:
     if warnings:
         look = f"{warnings} to look at" if warnings > 1 else "1 to look at"
         return ink.row(("✓ READY", f"bold {ink.GOOD}"), (f" · ! {look}", ink.LOOK))
+    if any(v.status == "skip" for v in report.verdicts):
+        return ink.row(("✓ READY", f"bold {ink.GOOD}"), (f" · no check of {total} blocks", ink.DIM))
     return ink.row(("✓ READY", f"bold {ink.GOOD}"), (f" · all {total} checks pass", ink.DIM))
 
 
+def tally(report: Report) -> list[Content]:
+    """How many block, warn, are not told and pass."""
+    items = []
+    for status, words in counts(report):
+        symbol, colour = MARK[status]
+        items.append(ink.row((f"{symbol} ", colour), words))
+    return items
+
+
 def report_lines(report: Report, width: int, unfolded: bool = False) -> list[Content]:
-    """Everything below the headline."""
-    rows: list[Content] = []
+    """Everything below the headline, to be read only."""
+    return draw(report, Look(width, unfolded, unfolded)).rows
+
+
+def draw(report: Report, look: Look) -> Drawn:
+    """Everything below the headline, and where its actions are."""
+    drawn = Drawn()
     longest = max((len(clean(v.title)) for v in report.verdicts), default=0)
-    label = max(14, min(longest, 32, width // 3))
-    ordered = sorted(report.verdicts, key=lambda v: _ORDER.index(v.status))
-    folded = [v for v in ordered if v.status in ("pass", "skip")]
-    for verdict in ordered:
-        if verdict.status in ("block", "warn"):
-            rows += [*_open(verdict, width, label), Content("")]
-    if unfolded:
-        rows += [_folded(v, width, label) for v in folded]
-    elif folded:
-        more = " more" if len(folded) < len(report.verdicts) else ""
-        rows.append(
-            ink.row(("✓ ", ink.GOOD), f"{len(folded)}{more}", ("   space shows them", ink.DIM))
-        )
-    return rows
+    label = max(14, min(longest, 32, look.width // 3))
+    numbers = {offer.key: i for i, offer in enumerate(offers(report), 1)} if look.acts else {}
+    for verdict in having(report, "block", "warn"):
+        drawn.rows += _open(verdict, look, label)
+        _add_actions(drawn, verdict, look, label, numbers)
+        drawn.rows.append(Content(""))
+    quiet = having(report, "skip", "pass")
+    for verdict in quiet:
+        if look.unfolded:
+            drawn.rows.append(_folded(verdict, look.width, label))
+        if look.unfolded or verdict.actions:
+            _add_actions(drawn, verdict, look, label, numbers)
+    if quiet and not look.unfolded:
+        told = " · ".join(folded_words(report))
+        drawn.rows.append(ink.row(("✓ ", ink.GOOD), told, ("   space shows them", ink.DIM)))
+    return drawn
 
 
-def _open(verdict: Verdict, width: int, label: int) -> list[Content]:
+def _open(verdict: Verdict, look: Look, label: int) -> list[Content]:
     """Saw, why and the way out of one check."""
     symbol, colour = MARK[verdict.status]
-    if width < _NARROW:
-        named = ink.cut(ink.row((f"{symbol} {clean(verdict.title)}", f"bold {colour}")), width)
-        return [named, *_said(verdict, width, 4)]
-    title = fit(clean(verdict.title), label)
-    room = width - label - 4
-    rows = []
-    for i, line in enumerate(_wrap(verdict.saw, room)):
-        head = (f"{symbol} {title}  ", f"bold {colour}") if i == 0 else " " * (label + 4)
-        rows.append(ink.row(head, line))
-    if not rows:
-        rows.append(ink.row((f"{symbol} {title}", f"bold {colour}")))
-    return rows + _said(verdict, width, label + 4)[len(_wrap(verdict.saw, room)) :]
+    with_why = verdict.status == "block" or look.whys
+    if look.width < _NARROW:
+        title = _wrap(f"{symbol} {clean(verdict.title)}", look.width)
+        named = [Content.styled(line, f"bold {colour}") for line in title]
+        return [*named, *_said(verdict, look.width, 4, with_why)]
+    title_cell = fit(clean(verdict.title), label)
+    head = ink.row((f"{symbol} {title_cell}  ", f"bold {colour}"))
+    said = _said(verdict, look.width, label + 4, with_why)
+    if not said:
+        return [head]
+    return [ink.row(head, said[0][label + 4 :]), *said[1:]]
 
 
-def _said(verdict: Verdict, width: int, indent: int) -> list[Content]:
+def _said(verdict: Verdict, width: int, indent: int, with_why: bool) -> list[Content]:
     """What was seen, why it matters and what to do, below each other."""
     room, space = width - indent, " " * indent
     rows = [ink.row(space, line) for line in _wrap(verdict.saw, room)]
-    rows += [ink.row(space, (line, ink.DIM)) for line in _wrap(verdict.why, room)]
+    if with_why:
+        rows += [ink.row(space, (line, ink.DIM)) for line in _wrap(verdict.why, room)]
     for i, line in enumerate(_wrap(verdict.todo, room - 2)):
         rows.append(ink.row(space, ("▸ " if i == 0 else "  ", ink.NOW), (line, ink.STRONG)))
     return rows
+
+
+def _add_actions(
+    drawn: Drawn, verdict: Verdict, look: Look, label: int, numbers: dict[Key, int]
+) -> None:
+    """The actions under their check, each with the key that opens it."""
+    indent = 4 if look.width < _NARROW else label + 4
+    space = " " * indent
+    for action in verdict.actions if look.acts else ():
+        key = Offer(verdict, action).key
+        number = numbers[key]
+        name = str(number) if number < 10 else " "
+        chosen = key == look.chosen and not look.read_only
+        style = f"bold $background on {ink.NOW}" if chosen else ""
+        first = len(drawn.rows)
+        for i, line in enumerate(_wrap(action.title, look.width - indent - 5)):
+            mark = (f"{'❯' if chosen else ' '} {name} " if i == 0 else "    ", f"bold {ink.NOW}")
+            if look.read_only:
+                mark = ("  · " if i == 0 else "    ", ink.DIM)
+            text = (f" {line} ", ink.DIM if look.read_only else style)
+            drawn.rows.append(ink.row(space, mark, text))
+        drawn.places[key] = (first, len(drawn.rows) - first)
+    if look.acts and look.read_only and verdict.actions:
+        for line in _wrap("not from here: this console was opened with --read-only", 60):
+            drawn.rows.append(ink.row(space, ("    " + line, ink.DIM)))
+
+
+def deed_lines(deeds: tuple[Deed, ...], width: int) -> list[Content]:
+    """What was done since the check before, newest first."""
+    rows: list[Content] = []
+    for deed in reversed(deeds):
+        symbol, colour, word = _became(deed)
+        for i, line in enumerate(_wrap(f"{word}: {deed.action.title}", width - 2)):
+            rows.append(
+                ink.row((f"{symbol} " if i == 0 else "  ", colour), (line, f"bold {colour}"))
+            )
+        said = list(deed.done)
+        if deed.now:
+            said.append(f"{deed.title} now: {deed.now}")
+        if deed.problem is not None:
+            said += [deed.problem.title, deed.problem.happened, deed.problem.todo]
+        for text in filter(None, said):
+            rows += [ink.row("    ", (line, ink.DIM)) for line in _wrap(text, width - 4)]
+    return [*rows, Content("")] if rows else []
+
+
+def _became(deed: Deed) -> tuple[str, str, str]:
+    if deed.problem is not None:
+        return "✗", ink.BAD, "Not done"
+    if deed.helped:
+        return "✓", ink.GOOD, "It helped"
+    return "!", ink.LOOK, "It did not help"
 
 
 def _folded(verdict: Verdict, width: int, label: int) -> Content:
@@ -116,7 +235,7 @@ def _wrap(text: str, width: int) -> list[str]:
     rows: list[str] = []
     for line in clean_lines(text, limit=12):
         wrapped = textwrap.wrap(line[:4000], max(16, width), break_on_hyphens=False)
-        rows += wrapped or [""]
+        rows += [part for row in wrapped for part in folded(row, max(16, width))] or [""]
     return rows
 
 
