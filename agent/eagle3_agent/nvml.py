@@ -29,8 +29,8 @@ class NvmlUnavailable(Exception):
 class Nvml:
     """An open NVML.  Raises NvmlUnavailable when it cannot be opened.
 
-    ``before`` is told the name of each function just before it is called, so that whoever waits
-    for this process can say which one hangs.
+    ``before`` is told the name of each function (or /proc/PID) just before it is called, so that
+    whoever waits can say which one ``hangs``.
     """
 
     def __init__(self, before: Callable[[str], None] | None = None) -> None:
@@ -152,7 +152,11 @@ class Nvml:
                 held = process.usedGpuMemory
                 known = found.get(process.pid)
                 found[process.pid] = max(known or 0, held) if held is not None else known
-        return tuple(describe(pid, held) for pid, held in sorted(found.items()))
+        return tuple(self._describe(pid, held) for pid, held in sorted(found.items()))
+
+    def _describe(self, pid: int, held: int | None) -> GpuProcess:
+        self._before(f"/proc/{pid}")  # a process that is stuck in the kernel can hold up its reader
+        return describe(pid, held)
 
     def _running(self, kind: str, handle: Any) -> Any:
         # by name and version: for a library without it pynvml's own name is no NVMLError
@@ -191,6 +195,13 @@ class Nvml:
             return self.value(function)
         except self.lib.NVMLError:
             return None
+
+
+def hangs(call: str) -> str:
+    """What to say of a GPU when this call, as ``before`` was told it, does not return."""
+    if call.startswith("/proc/"):
+        return f"reading {call} hangs: a process that holds it is stuck in the kernel"
+    return f"an NVML call hangs in the driver ({call})"
 
 
 def _nobody(function: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from . import archive
 from .nvml import Nvml, NvmlUnavailable
+from .nvml_patient import Patient
 from .protocol import dumps
 from .protocol.values import Gpu, HostSample
 
@@ -21,6 +22,8 @@ class Sampler:
 
     def __init__(self) -> None:
         self._nvml: Nvml | None = None
+        self._patient: Patient | None = None
+        self._call = ""
         self._cpu = _cpu_times()
 
     def sample(self) -> HostSample:
@@ -28,8 +31,7 @@ class Sampler:
         gpus: tuple[Gpu, ...] = ()
         problem = ""
         try:
-            self._nvml = self._nvml or Nvml()
-            gpus = self._nvml.gpus()
+            gpus = self._open().gpus()
         except NvmlUnavailable as error:
             problem = str(error)
             self._close()
@@ -39,10 +41,19 @@ class Sampler:
             self._close()  # a reloaded driver answers only those who open it anew
         return sample
 
+    def _open(self) -> Patient:
+        if self._patient is None:
+            self._nvml = Nvml(self._name)
+            self._patient = Patient(self._nvml, lambda: self._call)
+        return self._patient
+
+    def _name(self, call: str) -> None:
+        self._call = call
+
     def _close(self) -> None:
-        if self._nvml is not None:
-            self._nvml.close()
-            self._nvml = None
+        if self._patient is not None:
+            self._patient.close()
+        self._nvml = self._patient = None
 
     def host(
         self, gpus: tuple[Gpu, ...] = (), problem: str = "", driver: str = "", cuda: str = ""

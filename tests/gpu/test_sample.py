@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from eagle3_agent import cgroups, nvml, processes
+from eagle3_agent.nvml_patient import Patient
 from eagle3_agent.protocol import from_json
-from eagle3_agent.protocol.values import HostSample
+from eagle3_agent.protocol.values import Gpu, HostSample
 from support import nvml_double
 from support.daemon import AGENT, eventually
 from support.nvml_double import RESERVE, TOTAL, environment
@@ -62,8 +66,8 @@ def test_processes_that_hold_memory_are_named(nvml_library: Path) -> None:
     hostile = "evil\x1b[31m\n\u202eraw"
     child = subprocess.Popen([sys.executable, "-c", "input()", hostile], stdin=subprocess.PIPE)
     try:
-        processes = [(2, child.pid, 58390), (2, 2**22 + 7, 10)]
-        gpu = sample(environment(nvml_library, processes=processes, busy=True)).gpus[2]
+        held = [(2, child.pid, 58390), (2, 2**22 + 7, 10)]
+        gpu = sample(environment(nvml_library, processes=held, busy=True)).gpus[2]
         assert gpu.memory_used == 58400 * MIB
         assert gpu.utilization == 89
         mine, gone = gpu.processes
@@ -156,3 +160,87 @@ def test_the_sampler_leaves_with_its_parent(nvml_library: Path, tmp_path: Path) 
     parent.wait()
     parent.stdout.close()
     eventually(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def test_a_holder_has_an_identity(nvml_library: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        (seen,) = (
+            sample(environment(nvml_library, processes=[(0, child.pid, 10)])).gpus[0].processes
+        )
+        who = processes.identity(child.pid)
+        assert who is not None
+        assert seen.start_time == who.start_time
+        place = cgroups.place(child.pid)
+        assert (seen.unit, seen.container) == (place.unit, place.container)
+    finally:
+        child.communicate()
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetUUID"])
+def test_a_gpu_that_hangs_is_named_and_the_others_are_read(
+    nvml_library: Path, function: str
+) -> None:
+    seen = sample(environment(nvml_library, says=[f"stall=5:{function}"], gpus=6))
+    assert seen.gpu_problem == ""
+    assert [g.index for g in seen.gpus if g.error] == [5]
+    assert "an NVML call hangs in the driver (nvmlDeviceGet" in seen.gpus[5].error
+    assert all(g.memory_total == TOTAL for g in seen.gpus[:5])
+
+
+# ------------------------------------------------------------------ patience, without NVML
+
+
+class Opened:
+    """Answers at once, but for one GPU whose answer waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.asked: list[int] = []
+        self.closed = False
+
+    def count(self) -> int:
+        return 3
+
+    def gpu(self, index: int) -> tuple[Gpu, tuple[str, ...]]:
+        self.asked.append(index)
+        if index == 1:
+            self.go.wait()
+        return Gpu(index, name="read"), ()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_gpu_is_asked_again_once_its_call_returns() -> None:
+    opened = Opened()
+    patient = Patient(cast(nvml.Nvml, opened), lambda: "nvmlX", limit=0.05, first=0.05)
+    hangs = Gpu(1, error="an NVML call hangs in the driver (nvmlX)")
+    for _ in range(2):
+        first, second, third = patient.gpus()
+        assert (first.name, second, third.name) == ("read", hangs, "read")
+    assert opened.asked.count(1) == 1  # not asked again while it hangs
+    opened.go.set()
+    eventually(lambda: all(g.name == "read" for g in patient.gpus()))
+    patient.close()
+    assert opened.closed
+
+
+def test_a_gpu_that_hangs_keeps_its_names() -> None:
+    opened = Opened()
+    opened.go.set()
+    patient = Patient(cast(nvml.Nvml, opened), lambda: "nvmlX", limit=0.05, first=5.0)
+    patient.gpus()
+    opened.go.clear()
+    assert patient.gpus()[1].name == patient.gpus()[1].name == "read"
+    assert patient.gpus()[1].error
+    opened.go.set()
+
+
+def test_nvml_is_not_closed_under_a_call_that_hangs() -> None:
+    opened = Opened()
+    patient = Patient(cast(nvml.Nvml, opened), lambda: "nvmlX", limit=0.05, first=0.05)
+    patient.gpus()
+    patient.close()
+    assert not opened.closed
+    opened.go.set()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from eagle3_agent import archive
+from eagle3_agent import archive, nvml
 from eagle3_agent.nvml_child import PAIRS
 from eagle3_agent.nvml_facts import Health, Pair
 from eagle3_agent.preflight.text import show
@@ -118,7 +118,7 @@ def _follow(found: Look, place: _Place, opening: float, call: float, deadline: f
             _take(found, place, line)
         hangs = False
     except TimeoutError:
-        return f"an NVML call hangs in the driver ({place.call})"
+        return nvml.hangs(place.call)
     except (ValueError, RecursionError, ProtocolError, KeyError) as error:
         return f"NVML's answers cannot be read: {show(str(error), 100)}"
     finally:
