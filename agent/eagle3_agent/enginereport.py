@@ -7,6 +7,7 @@ from typing import Literal
 
 from .protocol.values import ErrorInfo
 
+Work = Literal["import", "config", "layout"]
 Step = Literal["start", "import", "config", "layout", "done"]
 """Where a construction is: a process that died left the step that it had begun."""
 
@@ -66,7 +67,8 @@ class EngineReport:
     seconds: dict[str, float] = field(default_factory=dict)
     """Step -> how long it took."""
     error: ErrorInfo | None = None
-    """What ended the step ``import`` or ``config``."""
+    """What ended the step ``failed``."""
+    failed: Work | None = None
     resolved: Resolved | None = None
     capture: Capture | None = None
     warnings: tuple[str, ...] = ()

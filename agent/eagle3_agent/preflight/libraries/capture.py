@@ -35,9 +35,8 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
 def _judge_model(seen: EngineFacts, found: Capture) -> Verdict:
     when = remembered.when(seen.age, seen.seconds)
     if found.problem:
-        named = (
-            f"{show(found.model, 80)}: {show(found.how, 200)}, by its class" if found.how else ""
-        )
+        named = f"{show(found.model, 80)}, by its class: {show(found.how, 200)}"
+        named = named if found.how else ""
         return CHECK.verdict(
             "warn",
             "\n".join(filter(None, [named, f"cannot tell more: {show(found.problem, 300)}", when])),
@@ -45,7 +44,7 @@ def _judge_model(seen: EngineFacts, found: Capture) -> Verdict:
             "the load.",
             _TRY,
         )
-    layers = f"{plural(found.layers, show(found.decoder, 80) or 'layer')}"
+    layers = plural(found.layers, show(found.decoder, 80) or "layer")
     saw = f"{show(found.how, 300)}\n{show(found.model, 80)} of {layers}"
     if found.attention:
         saw += f", attention {show(', '.join(found.attention), 80)}"

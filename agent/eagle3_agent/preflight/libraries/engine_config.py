@@ -99,7 +99,7 @@ def _cost(report: EngineReport) -> str:
 def _failed(report: EngineReport, profile: Profile) -> Verdict:
     assert report.error is not None
     error = report.error
-    what = "importing vLLM fails" if report.step == "import" else "vLLM refuses"
+    what = "importing vLLM fails" if report.failed == "import" else "vLLM refuses"
     if error.type == "EngineError" or error.type.startswith("eagle3_agent."):
         what = "the engine refuses"
     lines = [f"{what}: {show(engine_advice.sentence(error), 400)}"]

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eagle3_agent.enginereport import EngineReport, Step
+from eagle3_agent.enginereport import EngineReport, Step, Work
 from eagle3_agent.protocol import ProtocolError, from_json
 from eagle3_agent.protocol.values import Profile
 from eagle3_agent.runs import write_value
@@ -73,14 +73,14 @@ class _Dry:
             self._report = replace(self._report, capture=found)
         return made
 
-    def _step(self, step: Step, work: Callable[..., Any], *arguments: Any) -> Any:
+    def _step(self, step: Work, work: Callable[..., Any], *arguments: Any) -> Any:
         """What ``work`` returns; None where it raised, which the report then says."""
         self._write(step=step)
         began = time.monotonic()
         try:
             return work(*arguments)
         except BaseException as error:  # SystemExit too: a library that exits is the finding
-            self._report = replace(self._report, error=failure.describe(error))
+            self._report = replace(self._report, error=failure.describe(error), failed=step)
             return None
         finally:
             seconds = dict(self._report.seconds)
