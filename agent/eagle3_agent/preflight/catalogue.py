@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .check import Ask, Check
 from .data import rows as data
+from .deep import allreduce, compute, disk_throughput, peers, tiny_engine
 from .gpus import clean as gpu_clean
 from .gpus import count as gpu_count
 from .gpus import driver as gpu_driver
@@ -53,6 +54,11 @@ CHECKS: tuple[Check, ...] = (
     compat.CHECK,
     engine_config.CHECK,
     capture.CHECK,
+    compute.CHECK,
+    peers.CHECK,
+    allreduce.CHECK,
+    disk_throughput.CHECK,
+    tiny_engine.CHECK,
 )
 
 

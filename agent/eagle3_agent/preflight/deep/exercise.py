@@ -22,6 +22,9 @@ TURN = 300.0
 #: Seconds that a keeper gets to clean up once its exercise's time is over.
 CLEANING = 12.0
 
+#: Neither the working folder nor the user's PYTHON* variables reach a keeper.
+_ISOLATED = ("-I",)
+
 _CHILD = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from eagle3_agent.preflight.deep import keeper; keeper.child(sys.argv[2])"
@@ -30,7 +33,7 @@ _CHILD = (
 
 def collect(name: str, facts: type[T], ask: Ask) -> T:
     """What ``deep.NAME.perform`` finds.  Raises RuntimeError with why it found nothing."""
-    argv = [sys.executable, "-I", "-c", _CHILD, str(archive.ROOT), name]
+    argv = [sys.executable, *_ISOLATED, "-c", _CHILD, str(archive.ROOT), name]
     with subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,

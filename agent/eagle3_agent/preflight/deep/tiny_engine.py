@@ -23,7 +23,7 @@ from .aim import Aim
 from .keeper import Command, Ended, Keeper
 
 #: Seconds for each step.  Eight ranks import vLLM eight times; the reference runs on the CPU.
-BUILDING, RUNNING, VERIFYING = 60.0, 150.0, 90.0
+BUILDING, RUNNING, VERIFYING = 60.0, 180.0, 90.0
 
 #: The first layer says little: two in the middle and at the end.
 _LAYERS = (1, 3)
@@ -66,6 +66,8 @@ class EngineFacts:
     failed: str = ""
     """The step that failed: ``build``, ``run`` or ``verify``."""
     ended: str = ""
+    slow: bool = False
+    """It was ended for its time."""
     error: str = ""
     """What it said."""
     phases: tuple[Phase, ...] = ()
@@ -218,7 +220,9 @@ def _failure(folder: RunFolder) -> str:
 
 def _failed(facts: EngineFacts, step: str, ended: Ended, error: str) -> EngineFacts:
     words = error or "\n".join(steps.last_words(ended, 3))
-    return replace(facts, failed=step, ended=steps.how(ended), error=words[:1000])
+    return replace(
+        facts, failed=step, ended=steps.how(ended), slow=ended.status is None, error=words[:1000]
+    )
 
 
 def _verified(facts: EngineFacts, report: VerifyReport) -> EngineFacts:
@@ -247,6 +251,14 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             "warn",
             f"{saw}\nthe tiny model {what}: {seen.ended}: {show(seen.error, 500)}",
             "Nothing is known of the engine's states.",
+            "Run a few samples (data.max_samples = 4), and verify them before the long run.",
+        )
+    if seen.failed and seen.slow and seen.samples:
+        return CHECK.verdict(
+            "warn",
+            f"{saw}\nthe run {seen.ended}: {show(seen.error, 600)}",
+            "Samples came, and then it was too slow to close, or hung there: they were not "
+            "verified.",
             "Run a few samples (data.max_samples = 4), and verify them before the long run.",
         )
     if seen.failed:
