@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
+import pytest
 from textual.pilot import Pilot
 
 from eagle3_console.app import ConsoleApp
@@ -187,3 +189,77 @@ async def test_the_end_of_the_run_ends_the_log() -> None:
         await sees(pilot, "RUN 3")
         await pilot.press("l")
         await sees(pilot, "the run has ended", "step 199")
+
+
+RANKS = (
+    b"(Worker_TP0 pid=7) INFO 11-30 12:00:00 [a.py:1] zero loads\n"
+    b"(Worker_TP1 pid=8) WARNING 11-30 12:00:00 [a.py:1] one is slow\n"
+    b"(Worker_TP1 pid=8) ERROR 11-30 12:00:00 [a.py:1] Traceback (most recent call last):\n"
+    b"(Worker_TP1 pid=8) ERROR 11-30 12:00:00 [a.py:1] ValueError: one is wrong\n"
+)
+
+
+async def test_level_and_rank_choose_what_is_shown() -> None:
+    link = scenes.extracting()
+    app = make_app(link)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        link.write("0004", "output", RANKS)
+        await sees(pilot, "one is wrong", "272 lines")
+        await pilot.press("v")
+        await sees(pilot, "warnings and errors", "one is slow")
+        await pilot.press("v")
+        await sees(pilot, "errors only", "one is wrong")
+        await misses(pilot, "one is slow")
+        link.write("0004", "output", b"ERROR 11-30 12:00:01 [a.py:1] and now this\nINFO not this\n")
+        await sees(pilot, "and now this")
+        assert "not this" not in shown(app)
+        await pilot.press("v")
+        await sees(pilot, "274 lines", "zero loads")
+        for _ in range(12):
+            await pilot.press("t")
+            await pilot.pause()
+            if "Worker_TP1" in shown(app) and "zero loads" not in shown(app):
+                break
+        await sees(pilot, "one is slow", "one is wrong", "3 of 274")
+        assert "zero loads" not in shown(app)
+
+
+async def test_errors_are_jumped_to_one_after_the_other() -> None:
+    link = scenes.extracting()
+    app = make_app(link)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        screen = await opened(pilot)
+        quiet = b"".join(b"INFO quiet %d\n" % i for i in range(100))
+        link.write("0004", "output", RANKS + quiet + RANKS.replace(b"wrong", b"wrong again"))
+        await sees(pilot, "wrong again")
+        first = next(n for n in range(268, 280) if b"Traceback" in screen.buffer.raw(n))
+        await pilot.press("G", "E")
+        await until(pilot, lambda: screen.view.hit == first + 104, "the last one, its first line")
+        await pilot.press("E")
+        await until(pilot, lambda: screen.view.hit == first, "the one before")
+        await pilot.press("e")
+        await until(pilot, lambda: screen.view.hit == first + 104)
+        await pilot.press("e")
+        await sees(pilot, "No error below here.")
+
+
+async def test_lines_are_copied_and_the_log_is_saved_for_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLE3_HOME", str(tmp_path))
+    link = scenes.extracting()
+    app = make_app(link)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        link.write("0004", "output", b"raw \xff bytes\n")
+        await sees(pilot, "bytes")
+        await pilot.press("y")
+        await sees(pilot, "Copied", "copied.txt")
+        assert "bytes" in app.clipboard
+        await pilot.press("w")
+        await until(pilot, lambda: len(list((tmp_path / "state" / "saved").glob("run*.log"))) == 1)
+        (file,) = (tmp_path / "state" / "saved").glob("run*.log")
+        assert b"raw \xff bytes" in file.read_bytes()
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / "state" / "saved" / "copied.txt").stat().st_mode & 0o777 == 0o600

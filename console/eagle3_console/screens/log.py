@@ -242,7 +242,8 @@ class LogScreen(ConsoleScreen):
 
     async def _go_to_next_error(self, step: int) -> None:
         view, buffer = self.view, self.buffer
-        at = view.hit if view.hit is not None else view.top_line - step
+        edge = view.top_line - 1 if step > 0 else view.bottom_line + 1
+        at = view.hit if view.hit is not None else edge
         stop = buffer.end if step > 0 else buffer.first - 1
         search = Search("an error", ERRORS, re.compile(ANY_ERROR))
         while (found := await self._scan(search, at + step, stop, step)) is not None:

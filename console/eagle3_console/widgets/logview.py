@@ -136,6 +136,12 @@ class LogView(ScrollView, can_focus=True, inherit_bindings=False):
         line = self.filter.line(int(self.scroll_y))
         return self.buffer.end if line is None else line
 
+    @property
+    def bottom_line(self) -> int:
+        """The number of the line in the last row in sight."""
+        line = self.filter.line(int(self.scroll_y) + max(0, self.size.height - 1))
+        return self.buffer.end - 1 if line is None else line
+
     def in_sight(self) -> list[str]:
         """The text of the rows in sight, whole lines."""
         top = int(self.scroll_y)
