@@ -212,6 +212,19 @@ def test_a_unit_is_stopped_by_one_command_without_a_shell(systemctl: Path) -> No
     assert all(" show " in argv for argv in asked)
 
 
+def test_a_users_unit_is_stopped_by_the_users_manager(
+    systemctl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("FAKE_STOP", 'test "$XDG_RUNTIME_DIR" = /run/user/1000 || exit 1')
+    (line,) = stopping.stop("user@1000: vllm.service")
+    assert line.startswith("systemctl --user --no-ask-password stop -- vllm.service: done")
+    assert systemctl.read_text().splitlines()[-1] == "--user --no-ask-password stop -- vllm.service"
+    with pytest.raises(NotTaken, match="user 1001's manager"):
+        stopping.stop("user@1001: vllm.service")
+
+
 def test_a_stop_that_fails_says_what_systemctl_said(
     systemctl: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

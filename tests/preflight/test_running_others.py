@@ -16,7 +16,7 @@ from eagle3_agent.preflight.actions.units import UnitFacts
 from eagle3_agent.preflight.check import Facts, known
 from eagle3_agent.preflight.gpus import gpu_facts
 from eagle3_agent.preflight.running import others
-from eagle3_agent.preflight.running.process_facts import PROBE, ProcessFacts, Seen
+from eagle3_agent.preflight.running.process_facts import PROBE, ProcessFacts, Seen, hides
 from eagle3_agent.protocol.values import Gpu, GpuProcess, HostSample, Verdict
 from support import needs, vllm_env
 from support.preflight import gather, profile, until
@@ -157,6 +157,32 @@ def test_without_nvml_the_maps_decide_and_that_is_said() -> None:
 
 def test_what_was_not_looked_at_is_no_pass() -> None:
     assert verdict(more=3).status == "warn"
+
+
+def test_where_other_users_are_hidden_nvml_alone_tells_of_them() -> None:
+    facts = (PROBE, ProcessFacts(only_own=True))
+    nvml = (gpu_facts.PROBE, gpu_facts.GpuFacts(HostSample(0.0)))
+    found = others.CHECK.decide(known(facts, nvml), profile())
+    assert found.status == "pass"
+    assert "hidepid" in found.saw
+    assert others.CHECK.decide(known(facts), profile()).status == "warn"
+
+
+@pytest.mark.parametrize(
+    ("options", "hidden"),
+    [
+        ("rw,nosuid", False),
+        ("rw,hidepid=0", False),
+        ("rw,hidepid=off", False),
+        ("rw,hidepid=2,gid=5", True),
+        ("rw,hidepid=invisible", True),
+        ("rw,hidepid=ptraceable", True),
+    ],
+)
+def test_what_hides_other_users(options: str, hidden: bool) -> None:
+    assert hides(f"proc /proc proc {options} 0 0\nudev /dev devtmpfs rw 0 0\n\n") is hidden
+    assert not hides(f"proc /other proc {options} 0 0\n")
+    assert not hides("")
 
 
 def test_many_and_hostile_ones_stay_short() -> None:

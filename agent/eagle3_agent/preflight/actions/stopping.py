@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from eagle3_agent import cgroups, processes
@@ -13,7 +12,7 @@ from eagle3_agent.preflight.text import show
 
 from .offers import stop_command
 from .refused import look_again
-from .units import look
+from .units import environment, look
 
 #: Seconds: systemd itself gives a service 90 s before it kills it (TimeoutStopSec).
 _TIMEOUT = 100.0
@@ -26,9 +25,10 @@ def stop(name: str) -> tuple[str, ...]:
         raise look_again(f"{show(name, 80)} is not stopped", unit.refusal)
     _refuse(name)
     argv = stop_command(name)
+    env = environment(cgroups.split_user(name)[0] is not None)
     began = time.monotonic()
     try:
-        answer = bounded.run(argv, timeout=_TIMEOUT, own_session=False, env=_environment(name))
+        answer = bounded.run(argv, timeout=_TIMEOUT, own_session=False, env=env)
     except OSError as error:
         raise look_again("systemctl cannot be run", error.strerror or str(error)) from None
     seconds = time.monotonic() - began
@@ -51,11 +51,3 @@ def _refuse(name: str) -> None:
             if why:
                 text = f"pid {pid} ({processes.command(pid)[:80]}) runs in it: {why}"
                 raise look_again(f"{show(name, 80)} is not stopped", text)
-
-
-def _environment(name: str) -> dict[str, str]:
-    """A user's manager is found by XDG_RUNTIME_DIR, which a daemon's session may lack."""
-    env = dict(os.environ)
-    if cgroups.split_user(name)[0] is not None:
-        env.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
-    return env

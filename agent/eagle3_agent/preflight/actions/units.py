@@ -106,7 +106,8 @@ def _ask(names: list[str], of_user: bool) -> list[UnitFacts]:
     units = [cgroups.split_user(n)[1] for n in names]
     argv = ["systemctl", *manager, "--no-pager", "show", f"--property={','.join(_FIELDS)}", "--"]
     try:
-        answer = bounded.run([*argv, *units], timeout=_TIMEOUT, own_session=False)
+        env = environment(of_user)
+        answer = bounded.run([*argv, *units], timeout=_TIMEOUT, env=env, own_session=False)
     except OSError as error:
         return [UnitFacts(n, refusal=f"systemctl cannot be run: {error.strerror}") for n in names]
     if answer.cut:
@@ -115,6 +116,14 @@ def _ask(names: list[str], of_user: bool) -> list[UnitFacts]:
     told = parse(answer.stdout.decode("utf-8", errors="replace"))
     words = show(answer.last_words(), 100)
     return [judge(n, told.get(cgroups.split_user(n)[1]), words) for n in names]
+
+
+def environment(of_user: bool) -> dict[str, str]:
+    """systemctl's: a user's manager is found by XDG_RUNTIME_DIR, which a daemon may lack."""
+    env = dict(os.environ)
+    if of_user:
+        env.setdefault("XDG_RUNTIME_DIR", f"/run/user/{os.geteuid()}")
+    return env
 
 
 def parse(text: str) -> dict[str, dict[str, str]]:

@@ -9,7 +9,7 @@ from eagle3_agent.preflight.check import Check, Facts
 from eagle3_agent.preflight.text import listed, plural, show, when
 from eagle3_agent.protocol.values import Action, Profile, Verdict
 
-from .process_facts import PROBE, Seen
+from .process_facts import PROBE, ProcessFacts, Seen
 
 _SHOWN = 8
 
@@ -19,7 +19,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
     of_runs = [p for p in seen.found if p.kind == "run"]
     left = [p for p in of_runs if not p.guarded]
     guarded = sorted({name_of(p) for p in of_runs if p.guarded})
-    tail = hidden(seen.hidden)
+    tail = hidden(seen)
     if guarded:
         tail = f"; running under a supervisor: {listed([show(r, 200) for r in guarded])}{tail}"
     if not left:
@@ -93,7 +93,11 @@ def line_of(process: Seen) -> str:
     )
 
 
-def hidden(count: int) -> str:
+def hidden(seen: ProcessFacts) -> str:
+    """What could not be looked at, in words that follow what could."""
+    if seen.only_own:
+        return "; other users' processes cannot be seen here (/proc is mounted with hidepid)"
+    count = seen.hidden
     text = f"; {plural(count, 'process', 'processes')} of other users not readable"
     return text if count else ""
 

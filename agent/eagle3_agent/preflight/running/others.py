@@ -49,7 +49,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
     held = _held(facts)
     found = [p for p in seen.found if p.kind != "run"] + _unseen(facts, seen.found)
     found = [p for p in found if _counts(p, held)]
-    tail = hidden(seen.hidden)
+    tail = hidden(seen)
     if held is None:
         tail += "; NVML did not answer, so GPUs are known by memory maps alone"
     if seen.more:
@@ -58,6 +58,8 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
         told = f"nobody else runs vLLM or holds a GPU{tail}"
         if seen.more:
             return CHECK.verdict("warn", told, "Somebody could be among those.")
+        if seen.only_own and held is None:
+            return CHECK.verdict("warn", told, "Neither /proc nor NVML tells of other users.")
         return CHECK.verdict("pass", told)
     found.sort(key=lambda p: -((held or {}).get(p.pid, _Held()).bytes or 0))
     shared = {u.name for u in seen.units if u.shared}

@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, TypeVar
 
 from eagle3_agent import cgroups, processes
@@ -33,6 +34,8 @@ _GPU_DEVICE = re.compile(rb" /dev/nvidia\d+\n")
 _STUCK_WAIT = 0.3
 
 Kind = Literal["run", "vllm", "gpu"]
+
+_PROC = ["/proc", "proc"]
 
 _UNREADABLE: tuple[Mark, Kind | None] = (Mark("", readable=False), None)
 
@@ -78,6 +81,8 @@ class ProcessFacts:
     """Processes whose environment and maps cannot be read: other users', or stuck."""
     units: tuple[UnitFacts, ...] = ()
     """The services among them."""
+    only_own: bool = False
+    """/proc shows this user's processes alone (its mount option hidepid)."""
 
 
 def _collect(_: Ask) -> ProcessFacts:
@@ -93,7 +98,23 @@ def _collect(_: Ask) -> ProcessFacts:
             found.append(_describe(process, kind, mark.run, census))
     listed = _rooted(found[:_MOST], census)
     units = look(s.unit for s in listed if s.unit and not s.guarded)
-    return ProcessFacts(tuple(listed), max(0, len(found) - _MOST), hidden, units)
+    more = max(0, len(found) - _MOST)
+    only_own = os.geteuid() != 0 and hides(_mounts())
+    return ProcessFacts(tuple(listed), more, hidden, units, only_own)
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/self/mounts").read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def hides(mounts: str) -> bool:
+    """Whether /proc keeps other users' processes to itself, by the text of /proc/mounts; pure."""
+    options = [line.split()[3] for line in mounts.splitlines() if line.split()[1:3] == _PROC]
+    chosen = options[-1].split(",") if options else []  # the last mount is the one that is seen
+    return any(o.startswith("hidepid=") and o not in ("hidepid=0", "hidepid=off") for o in chosen)
 
 
 def _examine(process: Process, census: Census) -> tuple[Mark, Kind | None]:
