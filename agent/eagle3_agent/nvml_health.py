@@ -50,6 +50,13 @@ class _Asker:
         self.nvml = opened
         self.lib = opened.lib
         self.odd = odd
+        # of a question that makes no sense for this part or mode: no fault of the GPU
+        self._unasked = {
+            self.lib.NVML_ERROR_INVALID_ARGUMENT,
+            self.lib.NVML_ERROR_DEPRECATED,
+            self.lib.NVML_ERROR_NOT_READY,
+            self.lib.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED,
+        }
 
     def ask(self, name: str, *arguments: Any) -> Any:
         """The answer of ``lib.name``; None where it does not say, fails or is not in pynvml."""
@@ -61,6 +68,8 @@ class _Asker:
         except self.lib.NVMLError as error:
             if self.nvml.gone(error):
                 raise
+            if error.value in self._unasked:
+                return None
             self.odd.append(f"{name}: {self.nvml.words(error)}")
             return None
 

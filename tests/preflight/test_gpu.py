@@ -221,6 +221,9 @@ def test_transformers_takes_a_dirty_gpu_as_it_is() -> None:
 def test_unknown_memory_warns_and_is_never_taken_for_clean() -> None:
     found = clean.CHECK.decide(facts(gpus(2, memory_used=None)), wanting(2))
     assert found.status == "warn"
+    sample = HostSample(0.0, gpus(1, memory_used=None), memory_used=3 * GIB, memory_total=128 * GIB)
+    shared = clean.CHECK.decide(known((PROBE, GpuFacts(sample))), wanting(1))
+    assert shared.saw.endswith("on GPU 0; of the host's 128.0 GiB, 3.0 GiB are in use")
 
 
 def test_no_gpu_is_skipped() -> None:

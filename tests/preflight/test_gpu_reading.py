@@ -14,8 +14,18 @@ from pathlib import Path
 import pytest
 
 from eagle3_agent.preflight.check import Facts
-from eagle3_agent.preflight.gpus import clean, count, driver, gpu_facts, health, links, modes
+from eagle3_agent.preflight.gpus import (
+    clean,
+    count,
+    driver,
+    gpu_facts,
+    health,
+    links,
+    modes,
+    reading,
+)
 from eagle3_agent.preflight.gpus.gpu_facts import PROBE, GpuFacts
+from eagle3_agent.preflight.gpus.reading import Look
 from eagle3_agent.protocol.values import Gpu, Profile
 from support import nvml_double
 from support.preflight import gather, profile
@@ -188,6 +198,72 @@ def test_an_nvml_that_does_not_open_is_said_of_all(host: Host) -> None:
     assert "an NVML call hangs in the driver (nvmlInit)" in found.saw
 
 
+# ------------------------------------------------------------------ children that misbehave
+
+_HOST = 'host {"driver": "580", "cuda": "13.0", "count": 4}'
+_GPU = 'at 0\\ngpu {"index": 0, "name": "read"}'
+
+
+def looked(monkeypatch: pytest.MonkeyPatch, first: str, then: str = "", **limits: float) -> Look:
+    """What is made of a child with this code, and of the others, which are told who hung."""
+    code = f"import os, sys, time\nif not sys.argv[3]:\n    {first}\nelse:\n    {then or 'pass'}\n"
+    monkeypatch.setattr(reading, "_CHILD", code)
+    return reading.look(**{"opening": 1.0, "call": 0.5, "whole": 10.0, **limits})
+
+
+def test_a_driver_that_hangs_as_a_whole_after_one_gpu_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = (
+        f"print({_HOST!r}, '{_GPU}', 'at 1', 'call nvmlX', sep='\\n', flush=True); time.sleep(60)"
+    )
+    seen = looked(monkeypatch, first, "time.sleep(60)")
+    assert seen.gpus[0].name == "read"
+    assert seen.gpus[1].error == "an NVML call hangs in the driver (nvmlX)"
+    assert seen.gpus[2].error == seen.gpus[3].error
+    assert seen.gpus[2].error == (
+        "not read: an NVML call hangs in the driver (nvmlInit) (after GPU 1 hung)"
+    )
+
+
+def test_a_library_that_crashes_at_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = (
+        f"print({_HOST!r}, 'at 2', 'call nvmlX', sep='\\n', flush=True); os.kill(os.getpid(), 11)"
+    )
+    then = "print('at 0', 'gpu {\"index\": 0, \"name\": \"read\"}', 'end null', sep='\\n')"
+    seen = looked(monkeypatch, first, then)
+    assert seen.gpus[2].error == "the process that asks NVML ended (nvmlX, status -11)"
+    assert seen.gpus[0].name == "read"
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        ("sys.exit(3)", "ended (nvmlInit, status 3)"),
+        ("print('gpu {')", "NVML's answers cannot be read"),
+        ("print('gpu ' + '[' * 100000)", "NVML's answers cannot be read"),
+        ("sys.stdout.write('x' * 3000000)", "NVML's answers cannot be read: a line without end"),
+        ("print('call /proc/77', flush=True); time.sleep(60)", "reading /proc/77 hangs"),
+    ],
+)
+def test_a_child_that_brings_no_list(
+    monkeypatch: pytest.MonkeyPatch, first: str, words: str
+) -> None:
+    seen = looked(monkeypatch, first)
+    assert words in seen.problem
+    assert seen.gpus == {}
+
+
+def test_the_whole_is_bounded_however_many_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = f"print({_HOST!r}, 'at 0', 'call nvmlX', sep='\\n', flush=True); time.sleep(60)"
+    then = (
+        "print('at', sys.argv[3].count(',') + 1); print('call nvmlX', flush=True); time.sleep(60)"
+    )
+    began = time.monotonic()
+    seen = looked(monkeypatch, first, then, call=1.0, whole=2.5)
+    assert time.monotonic() - began < 6.0
+    assert sorted(seen.gpus) == [0, 1, 2, 3]
+    assert all(gpu.error for gpu in seen.gpus.values())
+
+
 # ------------------------------------------------------------------ odd answers
 
 
@@ -223,6 +299,13 @@ def test_a_gpu_that_answers_nothing_cannot_be_read(host: Host) -> None:
              "GraphicsRunningProcesses_v3")  # fmt: skip
     seen = host(*(f"error=1:nvmlDeviceGet{name}:999" for name in names))
     assert "Unknown Error" in unread(seen)[1]
+
+
+def test_a_question_that_makes_no_sense_for_a_part_is_no_fault(host: Host) -> None:
+    seen = host("error=1:nvmlDeviceGetRemappedRows:2", "error=1:nvmlDeviceGetTotalEccErrors:26")
+    assert seen.health[1].odd == ()
+    assert seen.health[1].errors.remapped is None
+    assert health.CHECK.decide(facts(seen), wanting(8)).status == "pass"
 
 
 def test_no_permission_is_not_an_error(host: Host) -> None:

@@ -7,7 +7,7 @@ from eagle3_agent.preflight.actions import offers
 from eagle3_agent.preflight.check import Check, Facts
 from eagle3_agent.preflight.libraries import interpreter_facts
 from eagle3_agent.preflight.text import listed, plural, show, size, when
-from eagle3_agent.protocol.values import Action, Gpu, GpuProcess, Profile, Verdict
+from eagle3_agent.protocol.values import Action, Gpu, GpuProcess, HostSample, Profile, Verdict
 
 from .count import SILENT_TODO, SILENT_WHY
 from .gpu_facts import PROBE, dirty
@@ -31,9 +31,11 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
     if unread:
         return CHECK.verdict(
             "warn",
-            f"NVML does not say how much memory is in use on GPU {numbers(unread)}",
-            "Parts with unified memory and some MIG slices do not report it.",
-            "Look with nvidia-smi, and at the host's free memory.",
+            f"NVML does not say how much memory is in use on GPU {numbers(unread)}"
+            + _of_host(facts.get(PROBE).sample),
+            "Parts that share the host's memory and some MIG slices do not report it; whether the "
+            "run's share is free cannot be told.",
+            "Look with nvidia-smi, and see that the host's memory is free.",
         )
     most = max(answering, key=lambda g: g.memory_used or 0)
     saw = f"{plural(len(answering), 'GPU')}, at most {size(most.memory_used or 0)} in use"
@@ -41,6 +43,12 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
         return CHECK.verdict("pass", f"{saw}; the transformers engine does not need it free")
     holders = [_holder(p) for g in answering for p in g.processes]
     return CHECK.verdict("pass", saw + (f" ({listed(holders, 3)})" if holders else ""))
+
+
+def _of_host(sample: HostSample) -> str:
+    if sample.memory_used is None or not sample.memory_total:
+        return ""
+    return f"; of the host's {size(sample.memory_total)}, {size(sample.memory_used)} are in use"
 
 
 def _held(held: list[Gpu], facts: Facts, profile: Profile) -> Verdict:
