@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.widgets import Input
 
 from eagle3_agent.protocol.values import RunSummary
-from eagle3_console import formats
-from eagle3_console.hosttext import clean, crop_left
+from eagle3_console import formats, runsearch
+from eagle3_console.hosttext import clean, crop, crop_left
 from eagle3_console.messages import RunOpened
+from eagle3_console.runsearch import Column
 from eagle3_console.store import State
 from eagle3_console.widgets import ink
 from eagle3_console.widgets.panel import Panel
@@ -19,15 +22,45 @@ from eagle3_console.widgets.runlist import RunList, head_row, totals
 
 from .base import ConsoleScreen
 
+#: What the list can be ordered by, and whether the largest stands first; the column's own name.
+ORDERS: tuple[tuple[Column, bool, str], ...] = (
+    ("run", True, "run"),
+    ("took", True, "took"),
+    ("tok/s", True, "tok/s"),
+    ("samples", True, "samples"),
+    ("state", False, "outcome"),
+    ("profile", False, "profile"),
+    ("run", False, "run"),
+)
+
 
 class HistoryHead(Panel):
+    """How many runs of each outcome, what the filter leaves, and the columns' names."""
+
     DEFAULT_CSS = "HistoryHead { padding: 0; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown = 0
+        self.wanted = runsearch.parse("")
+        self.order = ORDERS[0]
 
     def lines(self, state: State, width: int) -> list[Content]:
         if not state.runs:
             words = "No run on this host yet" if state.runs_known else "reading the history"
             return [Content.styled(" " + words, ink.DIM)]
-        return [ink.row((" HISTORY  ", ink.STRONG), (totals(state.runs), ink.DIM)), head_row(width)]
+        left = ink.row((" HISTORY  ", ink.STRONG), (totals(state.runs), ink.DIM))
+        _, reverse, name = self.order
+        return [ink.ends(left, self._filtered(), width), head_row(width, name, reverse)]
+
+    def _filtered(self) -> Content:
+        if not self.wanted.terms:
+            return Content("")
+        said = crop(clean(self.wanted.said), 40)
+        if self.wanted.unclear:
+            unclear = crop(clean(self.wanted.unclear[0]), 20)
+            return Content.styled(f"! {unclear} compares nothing ", ink.LOOK)
+        return Content.styled(f"{formats.count(self.shown)} match {said} ", ink.NOW)
 
 
 class PointedRun(Panel):
@@ -79,23 +112,89 @@ def _figures(run: RunSummary, state: State, width: int) -> list[Content]:
 
 
 class HistoryScreen(ConsoleScreen):
-    KEYS: ClassVar[tuple[str, ...]] = ("open", "log", "abort", "start", "back", "help")
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "open", "filter", "order", "log", "abort", "start", "back", "help",
+    )  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "filter", tooltip="words, state:failed, tok/s>9k, took<1h"),
+        Binding("o", "order(1)", "order", tooltip="order by the next column"),
+        Binding("O", "order(-1)", "order back", show=False),
+    ]
+    DEFAULT_CSS = """
+    HistoryScreen Input { display: none; height: 1; padding: 0 1; background: $panel; }
+    HistoryScreen Input.-textual-compact { padding: 0 1 !important; }
+    HistoryScreen Input.-open { display: block; }
+    """
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state)
+        self.wanted = runsearch.parse("")
+        self.order = 0
+        self._drawn: tuple[object, ...] = ()
 
     def body(self) -> ComposeResult:
         yield HistoryHead()
         yield RunList()
         yield PointedRun()
+        yield Input(
+            placeholder="words · state:failed · model:kimi · tok/s>9k · took<1h · age<2d · -not",
+            select_on_focus=False,
+            compact=True,
+        )
 
     def on_resize(self) -> None:
         self.query_one(PointedRun).set_class(self.size.height >= 30, "-tall")
         super().on_resize()
 
     def show(self, state: State) -> None:
+        head, runs = self.query_one(HistoryHead), self.query_one(RunList)
+        drawn = (state.runs, self.wanted, self.order)
+        if state.running or any(a is not b for a, b in zip(drawn, self._drawn)) or not self._drawn:
+            self._drawn = drawn
+            runs.show(self._chosen(state), state.host_now)
+        head.shown, head.wanted, head.order = len(runs.runs), self.wanted, ORDERS[self.order]
         super().show(state)
-        runs = self.query_one(RunList)
-        if runs.runs is not state.runs or state.running:
-            runs.show(state.runs, state.host_now)
         self.on_run_list_pointed()
+
+    def _chosen(self, state: State) -> tuple[RunSummary, ...]:
+        found = state.runs
+        if self.wanted.terms:
+            found = tuple(runsearch.select(found, self.wanted, state.host_now))
+        if self.order:
+            column, reverse, _ = ORDERS[self.order]
+            found = tuple(runsearch.ordered(found, column, state.host_now, reverse=reverse))
+        return found
+
+    def action_filter(self) -> None:
+        box = self.query_one(Input)
+        box.add_class("-open")
+        box.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.wanted = runsearch.parse(event.value)
+        self.show(self.state)
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter and go to the list."""
+        self._leave_filter()
+
+    def _leave_filter(self) -> None:
+        box = self.query_one(Input)
+        if not box.value.strip():
+            box.remove_class("-open")
+        self.query_one(RunList).focus()
+
+    def action_back(self) -> None:
+        box = self.query_one(Input)
+        if box.has_focus or self.wanted.terms:
+            box.value = ""
+            self._leave_filter()
+        else:
+            super().action_back()
+
+    def action_order(self, step: int) -> None:
+        self.order = (self.order + step) % len(ORDERS)
+        self.show(self.state)
 
     def on_run_list_pointed(self, _: RunList.Pointed | None = None) -> None:
         foot = self.query_one(PointedRun)

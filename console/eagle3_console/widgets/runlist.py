@@ -137,9 +137,14 @@ def columns(width: int) -> list[tuple[str, int, bool]]:
     return kept
 
 
-def head_row(width: int) -> Content:
-    cells = [fit(name, cells, right=right) for name, cells, right in columns(width)]
-    return Content.styled(" " + "  ".join(cells), ink.DIM)
+def head_row(width: int, by: str = "", reverse: bool = False) -> Content:
+    """The names of the columns; the one that the list is ordered ``by`` bears an arrow."""
+    parts: list[ink.Part] = [" "]
+    for number, (name, cells, right) in enumerate(columns(width)):
+        parts.append("  " if number else "")
+        text = name + ("▾" if reverse else "▴") if name == by else name
+        parts.append((fit(text, cells, right=right), ink.STRONG if name == by else ink.DIM))
+    return ink.row(*parts)
 
 
 def run_row(run: RunSummary, width: int, now: float) -> Content:
