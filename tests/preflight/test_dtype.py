@@ -71,6 +71,8 @@ def test_float16_where_the_layers_scale_their_states_blocks() -> None:
     assert "routed_scaling_factor 2.5" in found.saw
     assert found.todo == 'Set model.dtype = "bfloat16".'
     assert verdict("float16", text_type="kimi_k2", routed_scale=2.8).status == "block"
+    named = {**DEEPSEEK, "text_type": "own", "architecture": "A, PanguUltraMoEForCausalLM"}
+    assert verdict(**named).status == "block"
     assert verdict("bfloat16", **DEEPSEEK).status == "warn"  # a cast, and no scale
     assert verdict(**{**DEEPSEEK, "routed_scale": 1.0}).status == "pass"
     assert verdict(**{**DEEPSEEK, "text_type": "dots1"}).status == "pass"

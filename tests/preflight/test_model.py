@@ -337,6 +337,9 @@ def test_a_vision_tower_is_not_taken_for_the_decoder() -> None:
     assert decoder.find(names[:30], 4) == Layers()
     assert decoder.find([f"transformer.h.{i}.w" for i in range(3)], 2).beyond == 1
     assert decoder.find(names, None) == Layers()
+    names = [f"resampler.layers.{i}.w" for i in range(6)]
+    names += [f"model.layers.{i}.w" for i in range(4)]
+    assert decoder.find(names, 4) == Layers("model.layers")
 
 
 @pytest.mark.parametrize("place", ["", ".cache/huggingface/download"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from eagle3_agent.preflight.check import Facts, known
+from eagle3_agent import nvml
+from eagle3_agent.preflight.check import Ask, Facts, known
 from eagle3_agent.preflight.gpus.gpu_facts import PROBE as GPUS
 from eagle3_agent.preflight.gpus.gpu_facts import GpuFacts
 from eagle3_agent.preflight.libraries.interpreter_facts import PROBE as INTERPRETER
@@ -167,6 +169,36 @@ def test_only_the_runs_gpus_count() -> None:
     both = capability.least(facts, profile(model_tensor_parallel_size=2))
     assert both == Device(2, "x", 60)
     assert capability.least(Facts(), profile()) is None
+
+
+def test_the_capability_is_asked_of_every_gpu_and_one_that_is_lost_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import pynvml
+
+    def capability_of(handle: int) -> list[int]:
+        if handle == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return [8, 9]
+
+    lib = SimpleNamespace(**vars(pynvml))
+    lib.nvmlInit = lib.nvmlSystemGetDriverVersion = lambda: None
+    lib.nvmlSystemGetCudaDriverVersion = lambda: None
+    lib.nvmlDeviceGetCount = lambda: 2
+    lib.nvmlDeviceGetHandleByIndex = lambda index: index
+    lib.nvmlDeviceGetName = lambda handle: b"NVIDIA L40S\x1b"
+    lib.nvmlDeviceGetCudaComputeCapability = capability_of
+    monkeypatch.setattr(nvml, "_load", lambda: lib)
+    found = capability.PROBE.collect(Ask(profile()))
+    assert [(d.index, d.capability) for d in found.devices] == [(0, 89)]
+    assert found.devices[0].words().endswith("has compute capability 8.9")
+    assert "\x1b" not in found.devices[0].words()
+
+    def no_driver() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
+    lib.nvmlInit = no_driver
+    assert capability.PROBE.collect(Ask(profile())) == CapabilityFacts()
 
 
 def test_real_probes(tmp_path: Path) -> None:

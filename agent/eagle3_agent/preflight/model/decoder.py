@@ -36,7 +36,13 @@ def find(names: Iterable[str], count: int | None) -> Layers:
     if not ours or count is None:
         return Layers()
     wanted = range(min(count, 100_000))
-    prefix = max(sorted(ours), key=lambda p: len(ours[p]))
+    whole = [p for p in sorted(ours) if ours[p].issuperset(wanted)]
+    # a resampler or the like may have layers too: the nearest to the config's count is the decoder
+    prefix = (
+        min(whole, key=lambda p: len(ours[p]))
+        if whole
+        else max(sorted(ours), key=lambda p: len(ours[p]))
+    )
     missing = [i for i in wanted if i not in ours[prefix]]
     beyond = sum(i >= count for i in ours[prefix])
     return Layers(prefix, tuple(missing[:_KEPT]), len(missing), beyond)

@@ -24,20 +24,24 @@ from .model_facts import ModelFacts
 from .safetensors import FLOATS
 
 #: Of vLLM 0.16.0: refused in float16, since they overflow.
-_NO_FLOAT16 = ("gemma2", "gemma3", "gemma3_text", "plamo2", "glm4")
+_NO_FLOAT16 = {"gemma2", "gemma3", "gemma3_text", "plamo2", "glm4"}
 
-#: Types whose decoder layer in vLLM divides its states by ``routed_scaling_factor`` in float16:
-#: deepseek_v2.py, glm4_moe_lite.py and openpangu.py of 0.16.0.
-_SCALED = (
+#: Types, and architectures as vLLM's registry names them, whose decoder layer divides its states by
+#: ``routed_scaling_factor`` in float16: deepseek_v2.py, glm4_moe_lite.py, openpangu.py of 0.16.0.
+_SCALED = {
     "deepseek_v2",
     "deepseek_v3",
     "deepseek_v32",
     "kimi_k2",
     "glm_moe_dsa",
     "glm4_moe_lite",
-    "pangu_ultra_moe",
-    "PanguUltraMoE",
-)
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "DeepseekV32ForCausalLM",
+    "GlmMoeDsaForCausalLM",
+    "Glm4MoeLiteForCausalLM",
+    "PanguUltraMoEForCausalLM",
+}
 _BF16_FROM = 80
 
 
@@ -64,9 +68,10 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
 
 def _refused(seen: ModelFacts, runs: str, facts: Facts, profile: Profile) -> Verdict | None:
     """What vLLM or the capture refuses after the load has begun."""
-    types = (seen.model_type, seen.text_type)
+    types = {seen.model_type, seen.text_type}
+    scaled = _SCALED & {*types, *seen.architecture.split(", ")}
     kind = show(seen.text_type or seen.model_type, 40)
-    if runs == "float16" and seen.routed_scale not in (None, 1.0) and set(types) & set(_SCALED):
+    if runs == "float16" and seen.routed_scale not in (None, 1.0) and scaled:
         return CHECK.verdict(
             "block",
             f"{kind} in float16: vLLM's layers divide their states by routed_scaling_factor "
@@ -74,7 +79,7 @@ def _refused(seen: ModelFacts, runs: str, facts: Facts, profile: Profile) -> Ver
             "The captured states would be scaled; the capture refuses them after the load.",
             'Set model.dtype = "bfloat16".',
         )
-    if runs == "float16" and set(types) & set(_NO_FLOAT16):
+    if runs == "float16" and types & _NO_FLOAT16:
         return CHECK.verdict(
             "block",
             f"{kind} in float16, which vLLM refuses for this type: it overflows",

@@ -17,7 +17,7 @@ _KEPT = 20
 _NUMBERED = re.compile(r"(.*)-(\d{5,6})-of-(\d{5,6})\.safetensors")
 #: Safetensors that are no part of the checkpoint that transformers and vLLM load.
 _ASIDE = re.compile(r"consolidated.*|adapter_model.*|.*\.lora\..*")
-_PARTIAL = (".incomplete", ".part", ".partial", ".aria2", ".crdownload", ".lock.tmp")
+_PARTIAL = (".incomplete", ".part", ".partial", ".aria2", ".crdownload")
 
 
 @dataclass(frozen=True)
