@@ -77,10 +77,6 @@ class Nvml:
             raise NvmlUnavailable("the NVIDIA driver sees no GPU on this host")
         return count
 
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Every GPU by index; raises NvmlUnavailable when not even their number is known."""
-        return tuple(self.gpu(index)[0] for index in range(self.count()))
-
     def gpu(self, index: int) -> tuple[Gpu, tuple[str, ...]]:
         """One GPU, and what it answered that cannot be so: an error of one question, or garbage."""
         odd: list[str] = []

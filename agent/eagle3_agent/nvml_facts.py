@@ -74,7 +74,6 @@ class Modes:
 class Errors:
     uncorrected: int | None = None
     """ECC errors since the driver was loaded (volatile) that could not be corrected."""
-    corrected: int | None = None
     remapped: int | None = None
     """Rows remapped for uncorrectable errors, for good."""
     remap_pending: bool | None = None

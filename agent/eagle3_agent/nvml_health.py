@@ -169,26 +169,23 @@ def _slices(asker: _Asker, handle: Any) -> tuple[Slice, ...]:
 
 def _errors(asker: _Asker, handle: Any) -> Errors:
     lib = asker.lib
-
-    def ecc(kind: int) -> Any:
-        return asker.ask("nvmlDeviceGetTotalEccErrors", handle, kind, lib.NVML_VOLATILE_ECC)
-
+    uncorrected = asker.ask(
+        "nvmlDeviceGetTotalEccErrors",
+        handle,
+        lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        lib.NVML_VOLATILE_ECC,
+    )
     rows = asker.ask("nvmlDeviceGetRemappedRows", handle) or (None, None, None, None)
     action = getattr(lib, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
     return Errors(
-        uncorrected=_count(asker, "uncorrected", ecc(lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
-        corrected=_count(asker, "corrected", ecc(lib.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
+        # a counter of 64 bits near its end has not counted, it was never written
+        uncorrected=asker.within("uncorrected ECC errors", uncorrected, 0, 1 << 62),
         remapped=asker.within("remapped rows", rows[1], 0, 1 << 20),
         remap_pending=asker.truth("row remap pending", rows[2]),
         remap_failed=asker.truth("row remap failed", rows[3]),
         retired_pending=asker.flag("nvmlDeviceGetRetiredPagesPendingStatus", handle),
         recovery=asker.word("recovery action", RECOVERIES, _field(asker, handle, action)),
     )
-
-
-def _count(asker: _Asker, name: str, value: Any) -> int | None:
-    # a counter of 64 bits near its end has not counted, it was never written
-    return asker.within(f"{name} ECC errors", value, 0, 1 << 62)
 
 
 def _field(asker: _Asker, handle: Any, number: int | None) -> int | None:

@@ -26,7 +26,7 @@ WELL = Health(
     "0000:10:00",
     Modes("default", True, None, None, True, True),
     (),
-    Errors(0, 0, 0, False, False, False, "none"),
+    Errors(0, 0, False, False, False, "none"),
     Clocks(("idle",), 90, 700.0),
     Pcie(5, 5, 16, 16),
     Links(18, (), {"switch": 18}, "completed", 0, False),
@@ -159,6 +159,11 @@ def test_a_gpu_at_its_power_cap_is_at_work() -> None:
     found = judged(health.CHECK, changed(WELL, clocks={"reasons": ("power-cap",)}))
     assert found.status == "pass"
     assert "1 at their power cap" in found.saw
+
+
+def test_rows_that_were_remapped_are_told() -> None:
+    found = judged(health.CHECK, changed(WELL, errors={"remapped": 2}))
+    assert (found.status, "2 rows remapped earlier" in found.saw) == ("pass", True)
 
 
 def test_sixteen_alike_are_one_line() -> None:

@@ -394,7 +394,7 @@ int nvmlDeviceGetTotalEccErrors(Device device, int kind, int counter, unsigned l
 {
     Host h = host();
     (void)counter;
-    *out = (unsigned long long)figure(&h, device, kind ? "ecc_uncorrected" : "ecc_corrected", 0);
+    *out = (unsigned long long)(kind ? figure(&h, device, "ecc_uncorrected", 0) : 0);
     return reached(&h, device);
 }
 

@@ -148,6 +148,9 @@ def _well(found: list[tuple[Gpu, Health]]) -> str:
         parts.append(f"{number(capped)} at their power cap" if capped else "clocks not held back")
     else:
         silent.append("clocks")
+    remapped = sum(h.errors.remapped or 0 for _, h in found)
+    if remapped:
+        parts.append(f"{plural(remapped, 'row')} remapped earlier")
     degrees = [g.temperature for g, _ in found if g.temperature is not None]
     if degrees:
         low, high = min(degrees), max(degrees)

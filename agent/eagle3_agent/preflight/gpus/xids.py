@@ -127,8 +127,3 @@ def why(then: Then) -> str:
 
 def todo(then: Then) -> str:
     return _TODO[then]
-
-
-def worst(all_: set[Then]) -> Then:
-    """The gravest of a set that is not empty."""
-    return min(all_, key=ORDER.index)
