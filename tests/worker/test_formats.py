@@ -18,7 +18,7 @@ import io, json, sys, zipfile
 import torch
 from eagle3_agent.worker.engines.base import Output
 from eagle3_agent.worker.writing import formats
-from eagle3_agent.worker.writing.item import Item
+from eagle3_agent.worker.writing.item import Item, States
 
 def output(kind, dtype, layers=(5, 1, 5), hidden=16):
     return Output("/", kind, layers, dtype, hidden, {"dtype": dtype, "layers": "[5, 1, 5]"},
@@ -26,7 +26,7 @@ def output(kind, dtype, layers=(5, 1, 5), hidden=16):
 
 def item(states, tokens=7):
     ids = [3 * i for i in range(tokens)]
-    return Item(4, ids, [int(i > 2) for i in range(tokens)], states, None, None)
+    return Item(4, ids, [int(i > 2) for i in range(tokens)], States.of(states), None, None)
 
 def made(kind, dtype, tokens=7):
     torch.manual_seed(1)

@@ -17,7 +17,7 @@ from eagle3_agent.runs import RunFolder
 from eagle3_agent.worker import engines, extras, manifest, run
 from eagle3_agent.worker.engines.base import Captured, Emit, Loaded, Output, Sample, Watch
 from eagle3_agent.worker.writing.formats import Sink
-from eagle3_agent.worker.writing.item import Item
+from eagle3_agent.worker.writing.item import Item, States
 from eagle3_agent.worker.writing.ledger import Ledger, Measured, Rejected
 from eagle3_agent.worker.writing.pool import Pool
 from support import tiny
@@ -69,7 +69,8 @@ class Engine:
 
     @staticmethod
     def item(sample: Sample) -> Item:
-        states = SimpleNamespace(nbytes=len(sample.input_ids) * 2 * 8 * 2)
+        tokens = len(sample.input_ids)
+        states = States(memoryview(bytes(tokens * 2 * 8 * 2)), (2, tokens, 8), "bfloat16")
         done: Callable[[], None] = lambda: None  # noqa: E731
         return Item(sample.index, sample.input_ids, sample.loss_mask, states, done, done)
 

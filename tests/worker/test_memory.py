@@ -18,9 +18,9 @@ def _host(root: Path, free: int) -> tuple[Path, Path, Path]:
     return root / "meminfo", root / "cgroup", root / "mount"
 
 
-def _limit(group: Path, limit: str, anonymous: int) -> None:
+def _limit(group: Path, limit: str, anonymous: int, shared: str = "") -> None:
     (group / "memory.max").write_text(f"{limit}\n")
-    (group / "memory.stat").write_text(f"anon {anonymous}\nanon_thp 7\nfile {9 * GIB}\n")
+    (group / "memory.stat").write_text(f"anon {anonymous}\nanon_thp 7\nfile {9 * GIB}\n{shared}")
 
 
 def test_without_a_limit_it_is_the_machine_s(tmp_path: Path) -> None:
@@ -38,6 +38,12 @@ def test_the_narrowest_limit_above_the_process_counts(tmp_path: Path) -> None:
     assert memory.available(*host) == 6 * GIB
     _limit(host[2] / "pod" / "box", str(2 * GIB), 3 * GIB)
     assert memory.available(*host) == 0
+
+
+def test_shared_memory_cannot_be_dropped_either(tmp_path: Path) -> None:
+    host = _host(tmp_path, 20 * GIB)
+    _limit(host[2] / "pod", str(10 * GIB), 4 * GIB, f"shmem {3 * GIB}\nshmem_thp 7\n")
+    assert memory.available(*host) == 3 * GIB
 
 
 def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:

@@ -18,19 +18,14 @@ from eagle3_agent.worker import manifest
 from eagle3_agent.worker.engines.base import Output
 from eagle3_agent.worker.manifest import Marker
 from eagle3_agent.worker.writing.formats import Misshapen, Sink, Unfit
-from eagle3_agent.worker.writing.item import Item
+from eagle3_agent.worker.writing.item import Item, States
 from eagle3_agent.worker.writing.ledger import Fault, Follower, Line, Measured, Rejected, Written
-from eagle3_agent.worker.writing.pool import Pool, PoolFailed, Save
+from eagle3_agent.worker.writing.pool import Pool, PoolFailed
+from eagle3_agent.worker.writing.sample import Save
 from support import tiny
 
 SIZE = 100
 MEASURED = Measured(10, 2, 1.0, 0.5, 0.25, 0.125, 3.0, 0.0, 0.75, 400)
-
-
-class States:
-    """Stands for a tensor: the pool itself asks for nothing but its size."""
-
-    nbytes = SIZE
 
 
 class Bench:
@@ -66,7 +61,7 @@ class Bench:
             index,
             [1, 2, index],
             [0, 1, 1],
-            States(),
+            States(memoryview(bytes(SIZE)), (2, SIZE // 4, 1), "bfloat16"),
             lambda: None,
             lambda: self.released.append(index),
         )

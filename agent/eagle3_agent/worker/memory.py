@@ -14,7 +14,8 @@ def available(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP, mount: Path = _M
     """Bytes that can be had without swapping or being killed; None when nobody says.
 
     MemAvailable, and of every cgroup above this process (version 2, as containers have it) the
-    limit less what cannot be dropped: a page cache full of sample files does not count.
+    limit less what cannot be dropped (anonymous and shared memory, such as states on their way to
+    the disk): a page cache full of sample files does not count.
     """
     found = [_field(meminfo, "MemAvailable:", 1024), *_headrooms(cgroup, mount)]
     known = [value for value in found if value is not None]
@@ -34,8 +35,9 @@ def _headrooms(cgroup: Path, mount: Path) -> Iterator[int | None]:
         except OSError:
             continue
         anonymous = _field(at / "memory.stat", "anon ", 1)
+        shared = _field(at / "memory.stat", "shmem ", 1) or 0
         if limit.isdecimal() and anonymous is not None:
-            yield int(limit) - anonymous
+            yield int(limit) - anonymous - shared
 
 
 def _field(path: Path, name: str, unit: int) -> int | None:

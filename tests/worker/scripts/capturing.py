@@ -222,7 +222,7 @@ class Gate(pools.Pool):
 
     open = threading.Event()
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, memory: Any = None) -> None:
         def save(item: Any, output: Output, sink: Any) -> None:
             Gate.open.wait(60)
             formats.save(item, output, sink)

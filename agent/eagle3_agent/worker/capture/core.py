@@ -95,7 +95,7 @@ class Capture:
         assert self._arena is not None
         self._arena.limit(output.buffer_bytes)
         self._meter = Meter(self._budget)
-        self._pool = Pool(output)
+        self._pool = Pool(output, memory=self._arena.shared)
 
     def expect(self, batch: Sequence[tuple[str, int, bytes]]) -> None:
         if self._keep:
@@ -334,14 +334,14 @@ class Capture:
             self._done[name] = _Request(request.length, None, request.states, request.length)
             request.states = None
             return
-        from eagle3_agent.worker.writing.item import Item
+        from eagle3_agent.worker.writing.item import Item, States
 
         index, mask = self._expectation(name, request.length)
         item = Item(
             index=index,
             input_ids=list(self._prompt(name)),
             loss_mask=list(mask),
-            states=request.states,
+            states=States.of(request.states, arena.offset(region)),
             ready=ready,
             release=partial(arena.give_back, region),
         )

@@ -47,11 +47,11 @@ class Device(Protocol):
         """Work queued from now on to the current stream waits for ``mark``."""
         ...
 
-    def empty_host(self, size: int) -> Any:
-        """``size`` bytes of host memory that the device can copy to by itself."""
+    def pin(self, memory: Any) -> None:
+        """Let the device copy to host memory (a tensor) by itself; raises CaptureRefused."""
         ...
 
-    def free_host(self, memory: Any) -> None: ...
+    def unpin(self, memory: Any) -> None: ...
 
 
 def of(device: Any) -> Device:
@@ -85,12 +85,10 @@ class Cpu:
     def hold(self, mark: Mark | None) -> None:
         pass
 
-    def empty_host(self, size: int) -> Any:
-        import torch
+    def pin(self, memory: Any) -> None:
+        pass
 
-        return torch.empty(size, dtype=torch.uint8)
-
-    def free_host(self, memory: Any) -> None:
+    def unpin(self, memory: Any) -> None:
         pass
 
 
@@ -133,9 +131,9 @@ class Cuda:
         if isinstance(mark, _Event):
             self._torch.cuda.current_stream(self._device).wait_event(mark.event)
 
-    def empty_host(self, size: int) -> Any:
-        # torch's own pinned allocator would round the size up to a power of two
-        memory = self._torch.empty(size, dtype=self._torch.uint8)
+    def pin(self, memory: Any) -> None:
+        # torch's own pinned allocator would round the size up to a power of two, and shares nothing
+        size = memory.nbytes
         _touch(memory)
         error = self._torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), size, 0)
         if error.value:
@@ -144,9 +142,8 @@ class Cuda:
                 "set output.buffer to less"
             )
         self._registered.add(memory.data_ptr())
-        return memory
 
-    def free_host(self, memory: Any) -> None:
+    def unpin(self, memory: Any) -> None:
         if memory.data_ptr() in self._registered:
             self._registered.remove(memory.data_ptr())
             self._stream.synchronize()

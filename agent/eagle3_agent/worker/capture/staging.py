@@ -2,8 +2,8 @@
 
 The buffer lies on the device and holds the states of one step in the layout that a file
 wants, so a request's rows leave it by plain copies.  The arena is one piece of host
-memory, cut into regions: one for each request from its first row until its file is
-written.  When it is full, the step waits.
+memory, shared with the writers' processes and cut into regions: one for each request from
+its first row until its file is written.  When it is full, the step waits.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from eagle3_agent.worker.writing.shared import Shared
 
 from .device import Device, Mark
 
@@ -71,6 +73,18 @@ class StepBuffer:
         self._copied = mark
 
 
+def _memory(size: int) -> tuple[Shared | None, Any]:
+    """Host memory as a uint8 tensor; where the kernel gives none to share, it is not shared, and
+    the capturing process writes by itself."""
+    import torch
+
+    try:
+        shared = Shared(size)
+    except OSError:
+        return None, torch.empty(size, dtype=torch.uint8)
+    return shared, torch.frombuffer(shared.map, dtype=torch.uint8)
+
+
 @dataclass(eq=False)
 class Region:
     """Host memory of one request."""
@@ -89,8 +103,10 @@ class Arena:
     """Regions of one piece of host memory; first fit, freed in any order; thread-safe."""
 
     def __init__(self, device: Device, size: int) -> None:
+        """Takes and pins ``size`` bytes; raises CaptureRefused where they cannot be pinned."""
         self._device = device
-        self._memory = device.empty_host(size)
+        self.shared, self._memory = _memory(size)
+        device.pin(self._memory)
         self._changed = threading.Condition()
         self._leaving = 0
         self.size = size
@@ -124,6 +140,10 @@ class Arena:
             return Region(torch.empty(size, dtype=torch.uint8), -1, rounded)
         return Region(self._memory[start : start + size], start, rounded)
 
+    def offset(self, region: Region) -> int | None:
+        """Where a region lies in ``shared``; None where no other process sees it."""
+        return None if self.shared is None or region.start < 0 else region.start
+
     def leave(self, region: Region) -> None:
         """The region goes to a writer."""
         with self._changed:
@@ -141,7 +161,9 @@ class Arena:
 
     def close(self) -> None:
         """Give the memory back; no region may be in use."""
-        self._device.free_host(self._memory)
+        self._device.unpin(self._memory)
+        if self.shared is not None:
+            self.shared.close()
 
     def _fit(self, size: int) -> int | None:
         for place, (start, room) in enumerate(self._free):

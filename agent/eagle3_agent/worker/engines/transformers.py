@@ -16,7 +16,7 @@ from typing import Any
 from eagle3_agent.protocol.events import Load, Note
 from eagle3_agent.protocol.values import Profile
 from eagle3_agent.worker import model_info
-from eagle3_agent.worker.writing.item import Item
+from eagle3_agent.worker.writing.item import Item, States
 from eagle3_agent.worker.writing.ledger import Measured
 from eagle3_agent.worker.writing.pool import Pool, layout
 
@@ -114,7 +114,8 @@ class TransformersEngine:
         for place, layer in enumerate(self._layers):
             (states[place] if by_layer else states[:, place]).copy_(self._state(layer))
         self._caught.clear()
-        return Item(sample.index, sample.input_ids, sample.loss_mask, states, _nothing, _nothing)
+        whole = States.of(states)
+        return Item(sample.index, sample.input_ids, sample.loss_mask, whole, _nothing, _nothing)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from eagle3_agent.protocol.values import OutputFormat
 from eagle3_agent.worker.manifest import Entry, digest
 from eagle3_agent.worker.writing import checks
+from eagle3_agent.worker.writing.item import States
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ def _check_states(states: list[Any], tokens: int, wanted: Wanted) -> None:
     if dtypes != {wanted.dtype}:
         raise Unfit(f"its states are {', '.join(sorted(dtypes))}, the run's are {wanted.dtype}")
     for layer, state in zip(wanted.layers, states):
-        wrong = checks.fault(state.contiguous().unsqueeze(0), wanted.dtype, (layer,), "LSH")
+        whole = States.of(state.detach().contiguous().unsqueeze(0))
+        wrong = checks.fault(whole, (layer,), "LSH")
         if wrong:
             raise Unfit(wrong)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from .item import States
 
 #: Of each dtype: its width as an unsigned integer, the mask that takes the sign off, infinity.
 _BITS = {
@@ -11,30 +11,28 @@ _BITS = {
     "float32": ("uint32", 0x7FFFFFFF, 0x7F800000),
 }
 
-#: Bytes looked at in one go: a block and its copy without signs stay in a core's cache, and the
-#: interpreter's lock is passed on few times.
+#: Bytes looked at in one go: a block and its copy without signs stay in a core's cache.
 _BLOCK = 1 << 20
 
 
-def fault(states: Any, dtype: str, layers: tuple[int, ...], kind: str) -> str:
+def fault(states: States, layers: tuple[int, ...], kind: str) -> str:
     """Why these states are wrong, naming the first place; "" when nothing is.
 
-    ``states`` is a contiguous CPU tensor, ``[L, S, H]`` for kind ``LSH``, ``[S, L, H]`` for
-    ``SLH``.  Found are NaN, infinity, and a row (one token at one layer) of nothing but zeros:
-    a residual stream holds the token's embedding plus what the layers added, so that a real model
-    gives an exact zero only for tokens without any embedding, while a buffer that was never
-    filled, a lost row or a dead layer gives nothing else.
+    ``states`` are ``[L, S, H]`` for kind ``LSH``, ``[S, L, H]`` for ``SLH``.  Found are NaN,
+    infinity, and a row (one token at one layer) of nothing but zeros: a residual stream holds the
+    token's embedding plus what the layers added, so that a real model gives an exact zero only for
+    tokens without any embedding, while a buffer that was never filled, a lost row or a dead layer
+    gives nothing else.
 
     Read as integers without sign, IEEE numbers keep their order and infinity and NaN lie on top:
     one pass of numpy, in the calling thread alone, where torch's ``isfinite`` takes 20 times as
     long and starts a team of OpenMP threads per caller.
     """
     import numpy as np
-    import torch
 
-    width, mask, infinity = _BITS[dtype]
+    width, mask, infinity = _BITS[states.dtype]
     hidden = states.shape[2]
-    rows = states.reshape(-1).view(torch.uint8).numpy().view(width).reshape(-1, hidden)
+    rows = np.frombuffer(states.data, width).reshape(-1, hidden)
     step = max(1, _BLOCK // max(1, rows.itemsize * hidden))
     for start in range(0, len(rows), step):
         largest = (rows[start : start + step] & np.array(mask, width)).max(axis=1)
@@ -45,7 +43,7 @@ def fault(states: Any, dtype: str, layers: tuple[int, ...], kind: str) -> str:
     return ""
 
 
-def _place(row: int, shape: Any, layers: tuple[int, ...], kind: str, what: str) -> str:
+def _place(row: int, shape: tuple[int, ...], layers: tuple[int, ...], kind: str, what: str) -> str:
     if kind == "LSH":
         place, token = divmod(row, shape[1])
     else:

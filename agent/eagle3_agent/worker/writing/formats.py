@@ -1,21 +1,22 @@
 """The bytes of a sample file, for either generation of the trainer.
 
 Both formats are written here rather than by their libraries: a buffer goes from where it lies
-to the disk, is hashed on the way, and is never held twice.
+to the disk, is hashed on the way, and is never held twice; and a writer's process does without
+torch, whose import takes seconds and hundreds of megabytes.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from eagle3_agent.protocol.values import OutputFormat
 from eagle3_agent.worker.engines.base import Output
 
 from . import checks, torchzip
-from .item import Item
+from .item import Item, States
 
 Layout = Literal["LSH", "SLH"]
 
@@ -45,7 +46,7 @@ def save(item: Item, output: Output, file: Sink) -> None:
     """Write the whole file; raises Unfit, Misshapen, or what ``file`` raises."""
     order = layout(output.kind)
     _check_shape(item, output, order)
-    problem = checks.fault(item.states, output.dtype, output.layers, order)
+    problem = checks.fault(item.states, output.layers, order)
     if problem:
         raise Unfit(problem)
     if output.kind == "speculators-pt":
@@ -57,7 +58,7 @@ def save(item: Item, output: Output, file: Sink) -> None:
 def _check_shape(item: Item, output: Output, order: Layout) -> None:
     tokens, layers = len(item.input_ids), len(output.layers)
     sides = (layers, tokens) if order == "LSH" else (tokens, layers)
-    shape, dtype = tuple(item.states.shape), str(item.states.dtype).removeprefix("torch.")
+    shape, dtype = item.states.shape, item.states.dtype
     if (shape, dtype) != ((*sides, output.hidden), output.dtype) or len(item.loss_mask) != tokens:
         raise Misshapen(
             f"sample {item.index}: the engine returned {dtype} states of shape {list(shape)} and "
@@ -71,8 +72,8 @@ def _save_pt(item: Item, output: Output, file: Sink) -> None:
     body = {
         "input_ids": torchzip.Tensor("int64", (len(item.input_ids),), _longs(item.input_ids)),
         "hidden_states": [
-            torchzip.Tensor(output.dtype, tuple(state.shape), _buffer(state))
-            for state in item.states
+            torchzip.Tensor(output.dtype, item.states.shape[1:], data)
+            for data in _layers(item.states)
         ],
         "loss_mask": torchzip.Tensor("int64", (len(item.loss_mask),), _longs(item.loss_mask)),
     }
@@ -84,7 +85,7 @@ def _save_safetensors(item: Item, output: Output, file: Sink) -> None:
 
     The format is a length, a JSON header and the tensors' bytes.
     """
-    ids, states = _longs(item.input_ids), _buffer(item.states)
+    ids, states = _longs(item.input_ids), item.states.data
     end = len(ids) + len(states)
     header = json.dumps(
         {
@@ -111,8 +112,8 @@ def _longs(values: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(values)}q", *values)
 
 
-def _buffer(tensor: Any) -> memoryview:
-    """The bytes of a contiguous CPU tensor where they lie."""
-    import torch
-
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+def _layers(states: States) -> Iterator[memoryview]:
+    """The bytes of each layer of ``[L, S, H]``, where they lie."""
+    step = states.nbytes // states.shape[0]
+    for start in range(0, states.nbytes, step):
+        yield states.data[start : start + step]

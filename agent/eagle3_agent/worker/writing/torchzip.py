@@ -2,9 +2,8 @@
 
 A ZIP archive of stored entries below one folder name: ``data.pkl`` (the pickled value, whose
 tensors point at storages by key), ``byteorder``, ``data/KEY`` (a storage's bytes, aligned to 64
-so that it can be mapped) and ``version``.  ``torch.save`` into a Python file computes each
-entry's CRC-32 while it holds the interpreter's lock, which stops the thread that feeds the model
-for as long; zlib computes the same outside of the lock.
+so that it can be mapped) and ``version``.  The pickle names torch's classes without importing
+them.
 Format: torch/serialization.py (``_save``, ``_load``), caffe2/serialize/inline_container.cc, and
 PKWARE's APPNOTE.TXT 4.3 to 4.5.
 """
@@ -17,7 +16,7 @@ import struct
 import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 _ALIGN = 64
 _ROOT = "archive"
@@ -58,6 +57,22 @@ def save(value: Any, file: Sink) -> None:
 
 
 @dataclass(frozen=True)
+class _Global:
+    """A name that the pickle imports when it is read."""
+
+    module: str
+    name: str
+
+    def __call__(self) -> None:
+        """A pickler refuses to have called what cannot be."""
+        raise TypeError(f"{self.module}.{self.name} is only named here")
+
+
+_REBUILD = _Global("torch._utils", "_rebuild_tensor_v2")
+_CLASSES = {kind: _Global("torch", kind) for kind, _ in _STORAGES.values()}
+
+
+@dataclass(frozen=True)
 class _Storage:
     kind: str
     key: str
@@ -66,29 +81,40 @@ class _Storage:
 
 def _pickle(value: Any) -> tuple[bytes, list[bytes | memoryview]]:
     """The pickle and the storages it points at, in the order of their keys."""
-    import torch
-
-    storages: list[bytes | memoryview] = []
-
-    class Pickler(pickle.Pickler):
-        def persistent_id(self, obj: Any) -> Any:
-            if not isinstance(obj, _Storage):
-                return None
-            return ("storage", getattr(torch, obj.kind), obj.key, "cpu", obj.count)
-
-        def reducer_override(self, obj: Any) -> Any:
-            if not isinstance(obj, Tensor):
-                return NotImplemented
-            kind, width = _STORAGES[obj.dtype]
-            storage = _Storage(kind, str(len(storages)), len(obj.data) // width)
-            storages.append(obj.data)
-            rebuild: Any = torch._utils._rebuild_tensor_v2
-            hooks: OrderedDict[Any, Any] = OrderedDict()
-            return rebuild, (storage, 0, obj.shape, _strides(obj.shape), False, hooks)
-
     out = io.BytesIO()
-    Pickler(out, protocol=2).dump(value)
-    return out.getvalue(), storages
+    pickler = _Pickler(out)
+    pickler.dump(value)
+    return out.getvalue(), pickler.storages
+
+
+class _Pickler(pickle._Pickler):
+    """Protocol 2, as torch's own; the one in Python, since C's looks up every name it writes."""
+
+    dispatch: ClassVar[dict[Any, Any]] = dict(pickle._Pickler.dispatch)
+
+    def __init__(self, out: io.BytesIO) -> None:
+        super().__init__(out, protocol=2)
+        self.storages: list[bytes | memoryview] = []
+
+    def persistent_id(self, obj: Any) -> Any:
+        if not isinstance(obj, _Storage):
+            return None
+        return ("storage", _CLASSES[obj.kind], obj.key, "cpu", obj.count)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, Tensor):
+            return NotImplemented
+        kind, width = _STORAGES[obj.dtype]
+        storage = _Storage(kind, str(len(self.storages)), len(obj.data) // width)
+        self.storages.append(obj.data)
+        hooks: OrderedDict[Any, Any] = OrderedDict()
+        return _REBUILD, (storage, 0, obj.shape, _strides(obj.shape), False, hooks)
+
+    def _save_global(self: Any, obj: _Global) -> None:
+        self.write(pickle.GLOBAL + f"{obj.module}\n{obj.name}\n".encode("ascii"))
+        self.memoize(obj)
+
+    dispatch[_Global] = _save_global
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
