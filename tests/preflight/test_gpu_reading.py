@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from eagle3_agent.preflight.actions import perform
 from eagle3_agent.preflight.check import Facts
 from eagle3_agent.preflight.gpus import (
     clean,
@@ -28,7 +29,7 @@ from eagle3_agent.preflight.gpus.gpu_facts import PROBE, GpuFacts
 from eagle3_agent.preflight.gpus.reading import Look
 from eagle3_agent.protocol.values import Gpu, Profile
 from support import nvml_double
-from support.preflight import gather, profile
+from support.preflight import gather, gone, profile, until
 
 MIB = 1024**2
 Host = Callable[..., GpuFacts]
@@ -97,6 +98,49 @@ def test_a_real_process_that_holds_memory_is_named_and_can_be_ended(host: Host) 
         assert [p.pid for p in action.processes] == [child.pid]
     finally:
         child.communicate()
+
+
+def test_ending_the_holder_helps(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked, checked again, ended, judged again; the memory is free once the process has left."""
+    leaves = (
+        "import os, signal, sys, time\n"
+        "def leave(number, frame):\n"
+        "    open(sys.argv[1], 'w').write('gpus=1\\n'); os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, leave); print(flush=True); time.sleep(600)\n"
+    )
+    config = library.with_name("leaves.conf")
+    child = subprocess.Popen([sys.executable, "-c", leaves, config], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    try:
+        child.stdout.readline()
+        held = nvml_double.environment(
+            library, gpus=1, processes=[(0, child.pid, 900)], name=config.name
+        )
+        for name, value in held.items():
+            monkeypatch.setenv(name, value)
+        before = perform.look(clean.CHECK, wanting(1))
+        asked = perform.Request(wanting(1), "gpu-clean", before.actions[0])
+        result = perform.perform(asked)
+        assert result.refusal is None, result
+        assert result.helped
+        assert result.verdict is not None
+        assert result.verdict.status == "pass"
+        assert child.wait() == 0
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+def test_the_dead_are_not_to_be_ended(host: Host) -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    until(lambda: gone(child.pid))
+    try:
+        found = clean.CHECK.decide(facts(host(f"process=0:{child.pid}:900")), wanting(8))
+        assert found.actions == ()
+        assert f"pid {child.pid} is not to be ended: it is dead already" in found.todo
+    finally:
+        child.wait()
 
 
 def test_this_process_is_never_offered(host: Host) -> None:

@@ -123,9 +123,18 @@ def _collect(ask: Ask) -> GpuFacts:
         library=look.library,
         module=module_version(_read_module()),
         units=units.look(p.unit for p in holders if p.unit),
-        spared={str(pid): why for pid, why in guard.spared(p.pid for p in holders).items()},
+        spared=_spared([p.pid for p in holders]),
         foreign=not processes.in_first_namespace(),
     )
+
+
+def _spared(pids: list[int]) -> dict[str, str]:
+    found = guard.spared(pids)
+    for pid in pids:
+        process = processes.read(pid)
+        if process is not None and not process.running:
+            found[pid] = "it is dead already, and waits for its parent to take note"
+    return {str(pid): why for pid, why in found.items()}
 
 
 def dirty(gpu: Gpu) -> bool:
