@@ -87,6 +87,21 @@ def test_only_the_part_that_the_run_takes_is_sampled(tmp_path: Path) -> None:
     assert (few.rows, few.whole, few.places) == (100, True, 0)
 
 
+def test_lines_that_grow_longer_than_the_first_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the run's last row lies is guessed by the lines before: wrongly here, and no harm."""
+    monkeypatch.setattr(data_facts, "QUICK_BYTES", 4000)
+    short, long = b'{"input_ids": [1]}\n', b'{"input_ids": [1' + b", 1" * 200 + b"]}\n"
+    for before in (60, 99, 104):
+        path = tmp_path / "d.jsonl"
+        path.write_bytes(short * before + long * 400)
+        for most in range(55, 120):
+            seen = PROBE.collect(Ask(profile(data_path=str(path), data_max_samples=most)))
+            assert seen.tally.broken == 0
+            assert seen.rows == most
+
+
 def test_lines_of_all_lengths_have_the_same_chance(tmp_path: Path) -> None:
     """A line is taken where it begins: long ones are not met more often for their length."""
     long = (json.dumps({"input_ids": [5] * 4000}) + "\n").encode()

@@ -88,6 +88,8 @@ def read(file: IO[bytes], size: int, limit: int, limits: Limits) -> Part:
     # the last place ends where the file does: that is where a copy was cut off
     begin, window = reader.read, (limit - limit // 4) // PLACES
     span = end - begin - window
+    if span <= 0:  # lines grew longer, and what is left of the run's is a handful
+        return reader.part(whole=False)
     for number in range(PLACES):
         reader.place(begin + span * number // (PLACES - 1), window)
     return reader.part(whole=False)

@@ -86,7 +86,7 @@ def _interpret(meta: dict[int, Any]) -> Table:
 
 def _range(details: dict[int, Any]) -> tuple[int, int] | None:
     """Least and largest of a chunk of integers, from its statistics (max_value, min_value)."""
-    width = {1: 4, 2: 8}.get(details[1])  # INT32, INT64
+    width = {1: 4, 2: 8}.get(details.get(1, 0))  # INT32, INT64
     told = details.get(12)
     if width is None or not isinstance(told, dict):
         return None
