@@ -25,7 +25,10 @@ def _section(value: Section) -> list[tuple[str, str]]:
     if not value.changes:
         if not value.compared:
             return [(f"  {value.title:12} nothing to compare", "dim")]
-        return [(f"  {value.title:12} same ({value.compared} compared)", "dim")]
+        compared = f"{value.compared} compared"
+        if value.title == "preflight":  # two keys for each: its verdict and what it saw
+            compared = f"{value.compared // 2} checks"
+        return [(f"  {value.title:12} same ({compared})", "dim")]
     told = _checks(value) if value.title == "preflight" else [_change(c) for c in value.changes]
     return [(f"  {value.title if i == 0 else '':12} {text}", "") for i, text in enumerate(told)]
 

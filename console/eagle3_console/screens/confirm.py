@@ -16,6 +16,9 @@ from eagle3_agent.protocol.values import Problem
 from eagle3_console.hosttext import clean, crop
 from eagle3_console.widgets import ink
 
+#: Rows of a question besides what is said: border, padding, title and answers with their gaps.
+_AROUND = 8
+
 _BOX = """
     align: center middle;
     background: $background 60%;
@@ -32,7 +35,7 @@ class ConfirmScreen(ModalScreen[bool]):
     ConfirmScreen > Vertical { width: 76; max-width: 96%; height: auto; max-height: 90%;
         border: round $warning; background: $surface; padding: 1 2; }
     ConfirmScreen #title { text-style: bold; margin-bottom: 1; }
-    ConfirmScreen #said { height: auto; max-height: 14; }
+    ConfirmScreen #said { height: auto; }
     ConfirmScreen Horizontal { height: auto; margin-top: 1; align-horizontal: right; }
     ConfirmScreen Button { margin-left: 2; min-width: 10; background: $panel;
         color: $foreground; text-style: none; }
@@ -66,6 +69,10 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def on_mount(self) -> None:
         self.query_one("#no").focus()
+
+    def on_resize(self) -> None:
+        # what is said scrolls; question and answers stay in sight on the lowest screen
+        self.query_one("#said").styles.max_height = max(2, self.size.height * 9 // 10 - _AROUND)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(event.button.id == "yes")

@@ -11,7 +11,7 @@ from textual.widget import Widget
 from eagle3_agent.protocol.values import Report, Status, Verdict
 from eagle3_console import formats
 from eagle3_console.checks import Deed
-from eagle3_console.hosttext import clean, clean_lines, first_line, fit, folded
+from eagle3_console.hosttext import clean, clean_lines, fit, folded
 from eagle3_console.store import State
 from eagle3_console.verdicts import Offer, counts, folded_words, having, offers
 
@@ -26,6 +26,8 @@ MARK: dict[Status, tuple[str, str]] = {
 }
 #: Below this width what a check says stands under its title, not beside it.
 _NARROW = 100
+#: Cells of a title at most, where it stands before what was seen.
+_LABEL = 36
 
 Key = tuple[str, str]
 """An offer: its check's id and its own."""
@@ -126,7 +128,7 @@ def draw(report: Report, look: Look) -> Drawn:
     """Everything below the headline, and where its actions are."""
     drawn = Drawn()
     longest = max((len(clean(v.title)) for v in report.verdicts), default=0)
-    label = max(14, min(longest, 32, look.width // 3))
+    label = max(14, min(longest, _LABEL, look.width // 2))
     numbers = {offer.key: i for i, offer in enumerate(offers(report), 1)} if look.acts else {}
     for verdict in having(report, "block", "warn"):
         drawn.rows += _open(verdict, look, label)
@@ -135,7 +137,7 @@ def draw(report: Report, look: Look) -> Drawn:
     quiet = having(report, "skip", "pass")
     for verdict in quiet:
         if look.unfolded:
-            drawn.rows.append(_folded(verdict, look.width, label))
+            drawn.rows += _quiet(verdict, look.width, label)
         if look.unfolded or verdict.actions:
             _add_actions(drawn, verdict, look, label, numbers)
     if quiet and not look.unfolded:
@@ -223,12 +225,15 @@ def _became(deed: Deed) -> tuple[str, str, str]:
     return "!", ink.LOOK, "It did not help"
 
 
-def _folded(verdict: Verdict, width: int, label: int) -> Content:
+def _quiet(verdict: Verdict, width: int, label: int) -> list[Content]:
+    """A check that stands in nobody's way: what it saw beside its title, and how long it took."""
     symbol, colour = MARK[verdict.status]
     took = f"{verdict.seconds:.1f} s" if verdict.seconds >= 0.05 else ""
     title = fit(clean(verdict.title), label)
-    left = ink.row((f"{symbol} ", colour), title, "  ", (first_line(verdict.saw), ink.DIM))
-    return ink.ends(ink.cut(left, width - 8), Content.styled(took, ink.DIM), width)
+    said = [Content.styled(line, ink.DIM) for line in _wrap(verdict.saw, width - label - 4 - 8)]
+    head = ink.row((f"{symbol} ", colour), title, "  ", *said[:1])
+    rows = [ink.ends(head, Content.styled(took, ink.DIM), width)]
+    return rows + [ink.row(" " * (label + 4), line) for line in said[1:]]
 
 
 def _wrap(text: str, width: int) -> list[str]:
