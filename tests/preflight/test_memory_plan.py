@@ -327,6 +327,15 @@ def test_bytes_of_a_token_in_the_cache() -> None:
     assert token_bytes(split(8, **sparse)) == 576 * 2 + 132
 
 
+def test_without_latent_attention_every_head_is_kept() -> None:
+    plain: dict[str, Any] = {"model_tensor_parallel_size": 8, "model_max_model_len": 2047}
+    latent = demand(kimi(), profile(**plain), "vllm")
+    assert latent.cache.least == 61 * 2048 * 576 * 2
+    off = demand(kimi(), profile(**plain, host_env={"VLLM_MLA_DISABLE": "1"}), "vllm")
+    assert off.cache.least == 61 * 2048 * 2 * 8 * 192 * 2
+    assert off.weights == latent.weights
+
+
 def asked(engine: Any = "vllm", facts: CheckpointFacts | None = None, **changes: Any) -> Demand:
     return demand(facts or seen(), profile(capture_layers=(2, 16, 29, 31), **changes), engine)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,10 @@ import pytest
 
 from eagle3_agent.preflight.memory import checkpoint
 from eagle3_agent.preflight.memory.demand import CPU_BLOCK, Demand, demand, token_bytes
-from eagle3_agent.preflight.memory.sharding import Span, Split
+from eagle3_agent.preflight.memory.sharding import KNOWN, Span, Split
 from support import needs
 from support.preflight import gather, profile
-from support.vllm_env import Version, run_script
+from support.vllm_env import Version, environment, interpreter, run_script
 
 #: Engine starts, beside whatever else runs on few cores.
 pytestmark = pytest.mark.timeout(600)
@@ -43,6 +45,7 @@ def real(
         model_tensor_parallel_size=ranks,
         model_max_model_len=255,  # the engine asks for a token more
         model_dtype=dtype,
+        host_env={"VLLM_MLA_DISABLE": environment(version).get("VLLM_MLA_DISABLE", "0")},
         engine_max_num_batched_tokens=256,
     )
     seen = gather(checkpoint.PROBE, asked).get(checkpoint.PROBE)
@@ -72,11 +75,30 @@ def test_weights_and_cache_are_predicted_to_the_byte(tmp_path: Path, kind: str, 
         assert token_bytes(split) == rank["token"]
 
 
+def test_every_architecture_that_is_called_known_is_one_of_this_vllm() -> None:
+    code = (
+        "import json\n"
+        "from vllm import ModelRegistry\n"
+        "print(json.dumps(list(ModelRegistry.get_supported_archs())))"
+    )
+    done = subprocess.run(
+        [str(interpreter()), "-c", code],
+        env=environment(),
+        capture_output=True,
+        timeout=300,
+        check=True,
+    )
+    found = set(json.loads(done.stdout.splitlines()[-1]))
+    assert found >= KNOWN
+    assert len(found) > len(KNOWN)
+
+
 def test_latent_attentions_first_projections_are_whole_on_each_rank(tmp_path: Path) -> None:
-    # this vLLM has no latent cache on the CPU: the next test's has
+    # this vLLM keeps every head's keys and values on the CPU: the next test's has a latent cache
     held, predicted, _ = real(tmp_path, "deepseek", "bfloat16", 2)
     for rank in held["ranks"]:
         assert predicted.weights == Span(rank["parameters"], rank["parameters"])
+        assert predicted.cache == Span(rank["cache"], rank["cache"])
 
 
 def test_the_latent_cache_is_predicted_to_the_byte(tmp_path: Path) -> None:

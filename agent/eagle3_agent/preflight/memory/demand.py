@@ -6,7 +6,7 @@ The work space of a forward is an allowance, said to be one: nothing but a run c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eagle3_agent.protocol.values import EngineName, Profile
 
@@ -20,6 +20,9 @@ BLOCK, CPU_BLOCK = 16, 128
 #: Of the engines ``vllm`` and ``speculators`` (and its script), where the profile says nothing.
 _TOKENS = 8192
 _SEQUENCES: dict[EngineName, int] = {"vllm": 256, "speculators": 128, "script": 32}
+
+#: Turns multi-head latent attention off in vLLM.
+_NO_LATENT = "VLLM_MLA_DISABLE"
 
 _DTYPE_OF = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
@@ -55,6 +58,8 @@ def demand(
 ) -> Demand:
     """What this profile asks for on each of its ranks; ``block`` is the cache's."""
     decoder = seen.decoder
+    if decoder.latent and profile.host.env.get(_NO_LATENT, "0").strip() not in ("", "0"):
+        decoder = _without_latent(decoder)
     ranks = max(1, profile.model.tensor_parallel_size)
     dtype = run_dtype(profile, decoder, seen.groups)
     tokens = step_tokens(profile, engine)
@@ -72,6 +77,14 @@ def demand(
         work=Span(0, _work(split, tokens, min(tokens, _sequences(profile, engine)))),
         states=Span(states, 2 * states),
         known=known,
+    )
+
+
+def _without_latent(decoder: Decoder) -> Decoder:
+    """Keys and values of every head are kept (vLLM 0.16 ``model_arch_config_convertor.py``)."""
+    width = decoder.nope_dim + decoder.latent - decoder.latent_rank
+    return replace(
+        decoder, latent=0, latent_rank=0, index_dim=0, kv_heads=decoder.heads, head_dim=width
     )
 
 

@@ -33,8 +33,8 @@ KNOWN = frozenset(
     for task, names in {
         "CausalLM": (
             "Llama Mistral Mixtral Qwen2 Qwen2Moe Qwen3 Qwen3Moe Gemma2 Gemma3 GptOss DeepseekV2 "
-            "DeepseekV3 DeepseekV32 KimiK2 Glm4 Glm4Moe Glm4MoeLite GlmMoeDsa Phi3 MiniMaxM2 "
-            "Granite Olmo2 Olmo3 SmolLM3"
+            "DeepseekV3 DeepseekV32 Glm4 Glm4Moe Glm4MoeLite GlmMoeDsa Phi3 MiniMaxM2 Granite "
+            "Olmo2 Olmo3"
         ),
         "ConditionalGeneration": "KimiK25 Gemma3 Mistral3 Qwen2_5_VL Qwen3VL Qwen3VLMoe",
     }.items()
