@@ -16,7 +16,7 @@ import pytest
 from eagle3_agent import processes
 from eagle3_agent.preflight.actions import offers
 from eagle3_agent.preflight.actions.offers import FileInfo, Target
-from eagle3_agent.protocol.messages import Abort, Act, Acted, Done
+from eagle3_agent.protocol.messages import Abort, Act, Acted, Done, StopAgent
 from eagle3_agent.protocol.values import Action
 from support.daemon import Home, eventually
 from support.preflight import gone, until
@@ -118,6 +118,20 @@ def test_an_action_goes_on_when_its_client_leaves(home: Home, start: Start, tmp_
     ended = eventually(lambda: record(home)[1:])[0]
     assert ended["what"] == "done"
     assert f"SIGKILL sent to pid {pid}" in ended["lines"]
+
+
+def test_an_agent_that_is_told_to_leave_finishes_its_action(
+    home: Home, start: Start, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    pid = leave(home, start, [*STUBBORN, str(ready)])
+    until(ready.exists)
+    wire, other = home.attach(), home.attach()
+    wire.send(act(home, ending(pid)))
+    eventually(lambda: len(record(home)) == 1)
+    other.expect(Done, StopAgent(0))
+    assert gone(pid)
+    assert isinstance(wire.next(), Acted)
 
 
 def test_what_cannot_be_written_down_is_not_done(home: Home, start: Start) -> None:

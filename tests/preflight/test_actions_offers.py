@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -252,6 +253,17 @@ def test_a_unit_in_which_the_agent_or_a_run_lives_is_not_stopped(
     with pytest.raises(NotTaken, match="the agent itself"):
         stopping.stop("vllm.service")
     assert not systemctl.exists()
+
+
+def test_a_unit_that_podman_serves_is_stopped_with_its_container(
+    systemctl: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = Place("vllm.service", container="podman 4f1c2ab90d21")
+    with subprocess.Popen(["sleep", "600"]) as served:
+        monkeypatch.setattr(cgroups, "place", lambda pid: inside if pid == served.pid else Place())
+        (line,) = stopping.stop("vllm.service")
+        served.kill()
+    assert "done in" in line
 
 
 def test_systemd_as_it_is_here_is_asked_and_answers_or_says_why_not() -> None:

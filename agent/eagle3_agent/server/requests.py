@@ -329,7 +329,8 @@ async def _stop(desk: Desk, client: Client, message: StopAgent) -> Message:
         why = desk.agent.busy(besides=client)
         if why:
             raise Refusal("The agent is in use", why, "It goes on as it is.", code="busy")
-    desk.agent.stop()
+    async with desk.acting:  # an action is not left half way
+        desk.agent.stop()
     return Done(message.id, "the agent leaves; runs go on without it")
 
 

@@ -6,7 +6,7 @@ import time
 
 from eagle3_agent import cgroups, processes
 from eagle3_agent.preflight import bounded
-from eagle3_agent.preflight.running.guard import why_not
+from eagle3_agent.preflight.running.guard import never
 from eagle3_agent.preflight.running.of_runs import Census
 from eagle3_agent.preflight.text import show
 
@@ -47,7 +47,7 @@ def _refuse(name: str) -> None:
     census = Census()
     for pid, process in census.table.items():
         if process.running and cgroups.place(pid).unit == name:
-            why = why_not(pid, census)
+            why = never(pid, census)
             if why:
                 text = f"pid {pid} ({processes.command(pid)[:80]}) runs in it: {why}"
                 raise look_again(f"{show(name, 80)} is not stopped", text)

@@ -24,6 +24,12 @@ def spared(pids: Iterable[int]) -> dict[int, str]:
 
 def why_not(pid: int, census: Census) -> str:
     """Empty when the process may be ended: it is the user's to agree then."""
+    refused = never(pid, census) or of_another(pid)
+    return refused or of_elsewhere(cgroups.place(pid), cgroups.place(os.getpid()))
+
+
+def never(pid: int, census: Census) -> str:
+    """Why no action may end it, by a signal or with its unit: host, agent, runs that go on."""
     process = census.table.get(pid)
     if process is None:
         return "it is gone"
@@ -37,7 +43,7 @@ def why_not(pid: int, census: Census) -> str:
     run = census.mark(process).run
     if run and census.guarded(process, run):
         return f"it is of run {os.path.basename(run)}, which goes on: abort the run instead"
-    return of_another(pid) or of_elsewhere(cgroups.place(pid), cgroups.place(os.getpid()))
+    return ""
 
 
 def of_host(process: Process) -> str:
