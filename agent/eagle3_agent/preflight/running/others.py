@@ -102,7 +102,7 @@ def _unseen(facts: Facts, found: tuple[Seen, ...]) -> list[Seen]:
             unseen[process.pid] = Seen(
                 process.pid, start, "gpu", "S", process.user, process.command, process.started,
                 unit=process.unit, container=process.container,
-                spared=f"it is of user {process.user or 'unknown'}",
+                spared="its memory map says nothing to this agent's user",
             )  # fmt: skip
     return list(unseen.values())
 

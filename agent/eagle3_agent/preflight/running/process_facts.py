@@ -29,7 +29,8 @@ _MAPS_LIMIT = 4 * 1024 * 1024
 #: The compiled part of vLLM, whatever the process calls itself.
 _VLLM_LIBRARY = b"/vllm/_"
 _VLLM_TITLE = "VLLM::"
-_GPU_DEVICE = re.compile(rb" /dev/nvidia\d+\n")
+#: A GPU's own device, or the one of unified memory, which every CUDA context maps.
+_GPU_DEVICE = re.compile(rb" /dev/nvidia(?:\d+|-uvm)\n")
 #: Seconds that reading from a process in the kernel (D) may take: its memory may be locked.
 _STUCK_WAIT = 0.3
 
