@@ -6,6 +6,7 @@ while run 2 held both GPUs; what else stands in the way is set up here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from eagle3_agent.distributions import DISTRIBUTIONS
@@ -48,6 +49,15 @@ def judged(facts: Facts, at: float) -> Report:
     return Report(runner.judge(checks, facts, profile(), _SECONDS), 0.671, at)
 
 
+def _seen(sample: HostSample) -> HostSample:
+    """The holders with the start times that /proc has of them: they can be told from others."""
+    gpus = tuple(
+        replace(gpu, processes=tuple(replace(p, start_time=914_000 + p.pid) for p in gpu.processes))
+        for gpu in sample.gpus
+    )
+    return replace(sample, gpus=gpus)
+
+
 @cache
 def blocked(at: float) -> Report:
     """Run 2 holds the GPUs, a copied shard is one byte short, and the disk is nearly too small."""
@@ -65,7 +75,7 @@ def blocked(at: float) -> Report:
     asked = profile()
     return judged(
         known(
-            (gpu_facts.PROBE, gpu_facts.GpuFacts(busy_sample())),
+            (gpu_facts.PROBE, gpu_facts.GpuFacts(_seen(busy_sample()))),
             (
                 interpreter_facts.PROBE,
                 interpreter_facts.InterpreterFacts(

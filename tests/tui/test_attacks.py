@@ -10,6 +10,8 @@ from dataclasses import replace
 from eagle3_agent.protocol.events import Failure, Progress
 from eagle3_agent.protocol.messages import (
     Abort,
+    Act,
+    Acted,
     Checked,
     Message,
     Probing,
@@ -18,19 +20,28 @@ from eagle3_agent.protocol.messages import (
     Start,
     Started,
 )
-from eagle3_agent.protocol.values import ErrorInfo, Problem, Samples, Where
+from eagle3_agent.protocol.values import (
+    Action,
+    ErrorInfo,
+    Problem,
+    Report,
+    Samples,
+    Verdict,
+    Where,
+)
 from eagle3_console.errors import ConsoleError
 from eagle3_console.screens.confirm import ConfirmScreen
 from eagle3_console.screens.dashboard import DashboardScreen
 from eagle3_console.screens.history import HistoryScreen
 from eagle3_console.screens.pages import ErrorsScreen
 from eagle3_console.screens.preflight import PreflightScreen
-from support import scenes
+from support import scenes, thirty, verdicts
 from support.fakelink import FakeLink
 from support.tui import make_app, misses, rows, sees, until
 
 WIDE = (120, 40)
-KEYS = ("s", "a", "p", "e", "h", "l", "f", "question_mark", "ctrl+r", "enter", "space", "n", "y")
+KEYS = ("s", "a", "p", "e", "h", "l", "f", "question_mark", "ctrl+r", "enter", "space", "n", "y",
+        "1", "D", "x", "r", "o", "j")  # fmt: skip
 
 
 class SlowLink(FakeLink):
@@ -229,3 +240,72 @@ async def test_a_storm_of_resizes_ends_in_a_whole_screen() -> None:
             await pilot.press("escape")
         await sees(pilot, "RUN 4", "412 / 1 000 samples", "help")
         await misses(pilot, "Traceback")
+
+
+async def test_markup_in_an_action_stands_as_it_is_wherever_it_is_shown() -> None:
+    link = scenes.idle()
+    name = "[/b][red]End[/] [@click=app.quit]it[/]"
+    action = Action("x", "terminate", name, (name,))
+    bad = Verdict("gpu-clean", name, "block", name, name, name, actions=(action,))
+    link.answer(RunPreflight, lambda _: Checked(0, Report((bad,), 1.0, scenes.NOW)))
+    link.answer(Act, lambda _: Acted(0, (name,), bad, False))
+    app = make_app(link)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await sees(pilot, "No run")
+        await pilot.press("p")
+        await sees(pilot, f"❯ 1  {name}")
+        await pilot.press("1")
+        await sees(pilot, f"{name}?", f"• {name}")
+        await pilot.press("y")
+        await sees(pilot, f"It did not help: {name}", f"    {name}")
+
+
+async def test_a_thousand_actions_and_a_flood_of_progress_stay_quick() -> None:
+    link = scenes.idle()
+    acts = tuple(Action(f"end-{i}", "terminate", f"End {i}", ("x",) * 100) for i in range(1000))
+    bad = Verdict("gpu-clean", "GPUs", "block", "held", actions=acts)
+    link.answer(RunPreflight, lambda _: Checked(0, Report((bad,), 1.0, scenes.NOW)))
+    link.progress = [Probing(0, i, 2000, ("a", "b")) for i in range(2000)]
+    app = make_app(link)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await sees(pilot, "No run")
+        began = time.perf_counter()
+        await pilot.press("p")
+        await sees(pilot, "❯ 1  End 0")
+        for _ in range(20):
+            await pilot.press("j")
+        await sees(pilot, "❯    End 20")
+        assert time.perf_counter() - began < 20
+
+
+async def test_an_answer_to_a_question_that_is_out_of_date_is_not_sent_twice() -> None:
+    link = scenes.idle()
+    link.answer(RunPreflight, lambda _: Checked(0, verdicts.many(scenes.NOW)))
+    link.answer(Act, lambda _: Acted(0, ("done",), thirty.CLEAN, True))
+    link.held[Act] = asyncio.Event()
+    app = make_app(link)
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await sees(pilot, "No run")
+        await pilot.press("p")
+        await sees(pilot, "❯ 1")
+        await pilot.press("1", "y", "y", "1", "y", "enter", "y")
+        await pilot.pause()
+        assert len(link.asked_for(Act)) == 1
+        link.held[Act].set()
+        await sees(pilot, "It helped")
+        assert len(link.asked_for(Act)) == 1
+
+
+async def test_a_link_lost_during_an_action_says_that_nothing_is_known() -> None:
+    link = scenes.idle()
+    link.answer(RunPreflight, lambda _: Checked(0, verdicts.many(scenes.NOW)))
+    why = Problem("The link was lost", "Whether it was done is not known.", "Check.", "connect")
+    link.answer(Act, lambda _: ConsoleError(why))
+    app = make_app(link)
+    async with app.run_test(size=WIDE) as pilot:
+        await sees(pilot, "No run")
+        await pilot.press("p")
+        await sees(pilot, "❯ 1")
+        await pilot.press("1", "y")
+        await sees(pilot, "✗ Not done: Stop vllm-router", "Whether it was done is not known.")
+        assert app.state.checks.since is None

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
 from eagle3_agent.protocol import encode
 from eagle3_agent.protocol.events import Failure, Note, Progress, Skipped, Stage, Wrote
-from eagle3_agent.protocol.messages import Checked, RunPreflight, Telemetry
-from eagle3_agent.protocol.values import ErrorInfo, Gpu, GpuProcess, Samples, Where
+from eagle3_agent.protocol.messages import Act, Acted, Checked, Probing, RunPreflight, Telemetry
+from eagle3_agent.protocol.values import (
+    Action,
+    ErrorInfo,
+    Gpu,
+    GpuProcess,
+    Report,
+    Samples,
+    Where,
+)
 from support import scenes
 from support.fakelink import FakeLink
 from support.tui import make_app, rows, sees, shown, until
@@ -62,7 +71,9 @@ async def test_every_screen_fits_every_size_with_a_hostile_host(size: tuple[int,
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.state.standing.error is not None)
         assert_fits(rows(app), *size)
-        for key in ("p", "h", "enter", "e", "l", "f", "question_mark", "escape", "a"):
+        preflight = ("p", "space", "1", "G", "y", "j", "r", "D", "9", "escape", "o", "n", "escape")
+        others = ("h", "enter", "space", "e", "l", "f", "question_mark", "escape", "a")
+        for key in (*preflight, *others):
             await pilot.press(key)
             await pilot.pause()
             assert_fits(rows(app), *size)
@@ -96,10 +107,16 @@ def hostile() -> FakeLink:
     )
     strange = replace(scenes.sample(scenes.NOW), gpus=gpus, driver=EVIL)
     link.samples = [replace(strange, t=t) for t in (float("inf"), -1e300, 0.0, scenes.NOW)]
-    bad = replace(scenes.blocked_report().verdicts[3], saw=EVIL, why=EVIL, todo=EVIL, title=EVIL)
-    link.answer(
-        RunPreflight, lambda _: Checked(0, replace(scenes.blocked_report(), verdicts=(bad,)))
-    )
+    action = Action(EVIL, "terminate", EVIL, (EVIL,) * 30, unit=EVIL, path=EVIL, aside=EVIL)
+    acts = (action, replace(action, id="2", title=""), replace(action, id="3", effect=()))
+    told: dict[str, Any] = {"saw": EVIL, "why": EVIL, "todo": EVIL, "title": EVIL}
+    block, *others = scenes.blocked_report().verdicts
+    bad = replace(block, **told, check=EVIL, status="block", actions=acts)
+    found = (bad, *(replace(v, **told, seconds=1e300, actions=acts) for v in others))
+    report = Report(found, 1e300, -1e300)
+    link.answer(RunPreflight, lambda _: Checked(0, report))
+    link.answer(Act, lambda _: Acted(0, (EVIL,) * 50, bad, False))
+    link.progress = [Probing(0, 10**30, -1, (EVIL,) * 200), Probing(0, -5, 0)]
     endless = (
         Stage(1e300, "load", "start", EVIL),
         Stage(1e300, "extract", "start", EVIL),
