@@ -104,6 +104,16 @@ def test_only_living_runs_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert aim.Watch(aim.Aim("vllm", 1, (gpu(3),)))() == ""
 
 
+def test_the_engine_sees_the_gpus_as_a_run_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")  # of a torchrun around the agent
+    asked = profile(host_env={"CUDA_VISIBLE_DEVICES": "4,5", "NCCL_P2P_DISABLE": "1"})
+    pinned = aim.environment(asked, "GPU-1")
+    assert (pinned["CUDA_VISIBLE_DEVICES"], pinned["NCCL_P2P_DISABLE"]) == ("GPU-1", "1")
+    assert "RANK" not in pinned
+    own = aim.environment(asked, None)
+    assert (own["CUDA_VISIBLE_DEVICES"], own["CUDA_DEVICE_ORDER"]) == ("4,5", "PCI_BUS_ID")
+
+
 # ------------------------------------------------------------------ gpu-compute
 
 

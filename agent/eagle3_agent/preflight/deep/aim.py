@@ -150,12 +150,19 @@ class Watch:
         return f"run {run} began meanwhile and has these GPUs" if run else ""
 
 
-def environment(profile: Profile, uuids: str) -> dict[str, str]:
-    """The worker's environment, with these GPUs in sight and nothing of torchrun's."""
+def environment(profile: Profile, uuids: str | None) -> dict[str, str]:
+    """The worker's environment, with these GPUs in sight and nothing of torchrun's.
+
+    None leaves the run's own choice as it is, and numbers GPUs as NVML does: vLLM 0.16
+    takes no UUID there (its platforms/interface.py makes an int of each entry).
+    """
     env = interpreter_facts.worker_env(profile)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         env.pop(name, None)
     old = env.get("PYTHONPATH")
     env["PYTHONPATH"] = f"{archive.ROOT}{os.pathsep}{old}" if old else str(archive.ROOT)
-    env[VISIBLE] = uuids
+    if uuids is None:
+        env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    else:
+        env[VISIBLE] = uuids
     return env

@@ -13,7 +13,10 @@ from . import aim, exercise, steps
 from .keeper import Ended, Keeper
 
 #: Seconds for all ranks; they start together.
-TIMEOUT = 60.0
+TIMEOUT = 75.0
+
+#: Seconds before that at which torch gives up waiting for a rank, and says so.
+_TELLING = 15.0
 
 #: Seconds that the others get once a rank has failed: NCCL tells its own errors in them.
 _AFTER_FAILURE = 5.0
@@ -85,7 +88,7 @@ def perform(keeper: Keeper, ask: Ask) -> AllReduceFacts:
                     "rank": rank,
                     "ranks": found.ranks,
                     "store": str(keeper.scratch / "store"),
-                    "seconds": TIMEOUT,
+                    "seconds": TIMEOUT - _TELLING,
                 },
                 env,
                 TIMEOUT,

@@ -17,7 +17,7 @@ from . import aim, exercise, steps
 from .keeper import Ended, Keeper
 
 #: Seconds for one GPU's process: half of it is the import of torch from a slow disk.
-TIMEOUT = 60.0
+TIMEOUT = 75.0
 
 #: A GPU slower than the median of its kind by more than this is named.
 SLOW = 0.15

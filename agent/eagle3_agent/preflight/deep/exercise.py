@@ -17,7 +17,7 @@ from eagle3_agent.protocol import dumps, from_json
 T = TypeVar("T")
 
 #: Seconds that an exercise on GPUs may wait for those before it, at the most.
-TURN = 300.0
+TURN = 400.0
 
 #: Seconds that a keeper gets to clean up once its exercise's time is over.
 CLEANING = 12.0

@@ -12,7 +12,7 @@ from . import aim, exercise, steps
 from .keeper import Keeper
 
 #: Seconds for the one process that copies between all of them.
-TIMEOUT = 60.0
+TIMEOUT = 75.0
 
 #: A pair slower than this share of the fastest is named.
 SLOW = 0.5

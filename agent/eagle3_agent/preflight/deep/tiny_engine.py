@@ -129,7 +129,7 @@ def _run(
 ) -> EngineFacts:
     chosen = played(found.engine)
     folder = _make_run(keeper, profile, chosen)
-    env = dict(cpu) if found.cpu else aim.environment(profile, found.uuids)
+    env = dict(cpu) if found.cpu else aim.environment(profile, None)
     argv = [profile.host.python, "-m", "eagle3_agent.worker", "run", str(folder.path)]
     (ended,) = keeper.run([Command("run", argv, env, RUNNING)])
     facts = replace(facts, phases=facts.phases + _phases(folder), samples=_done(folder))

@@ -71,7 +71,7 @@ def _memory(where: Any, most: int | None) -> tuple[int, int]:
             bad += int((block != expected).sum())
             looked_at += words * 8
             if time.monotonic() > until:
-                break
+                return bad, looked_at
     return bad, looked_at
 
 
