@@ -14,12 +14,12 @@ from pathlib import Path
 
 from eagle3_console.errors import ConsoleError
 
-from . import attach, capture, extract, history, log, report, stream
+from . import attach, capture, extract, history, log, report, stream, writing
 from .measure import Benchmark, Result
 
 ALL: dict[str, Benchmark] = {
     module.BENCHMARK.name: module.BENCHMARK
-    for module in (stream, attach, capture, extract, log, history)
+    for module in (stream, attach, capture, writing, extract, log, history)
 }
 
 

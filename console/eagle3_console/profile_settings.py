@@ -174,7 +174,7 @@ SETTINGS: tuple[Setting, ...] = (
         "output",
         "writer_threads",
         "integer",
-        "threads that serialise, hash and sync sample files; left out, the worker chooses; more "
+        "writers (processes) that hash and sync sample files; left out, the worker chooses; more "
         "help while the model waits for the disk, up to what the disk takes",
         maximum=256,
         example="8",

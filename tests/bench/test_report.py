@@ -51,9 +51,9 @@ def test_the_machine_is_told_without_its_name() -> None:
 def test_the_list_names_every_benchmark_with_its_peer(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--list"]) == 0
     said = capsys.readouterr().out
-    for name in ("stream", "attach", "capture", "extract", "log", "history"):
+    for name in ("stream", "attach", "capture", "writing", "extract", "log", "history"):
         assert f"\n{name}: " in f"\n{said}"
-    assert said.count("    peer  ") == said.count("    why  ") == 6
+    assert said.count("    peer  ") == said.count("    why  ") == 7
 
 
 @pytest.mark.parametrize("argv", [["--only", "nothing"], ["--rounds", "0"], ["--rounds", "x"]])

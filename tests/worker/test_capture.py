@@ -93,6 +93,14 @@ def test_regions_of_the_arena_never_overlap(found: dict[str, Any]) -> None:
     assert found["arena"] == {"broken": [], "used": size, "whole": 0, "peak": size}
 
 
+def test_memory_is_shared_where_it_can_be(found: dict[str, Any]) -> None:
+    assert found["unshared"] == {
+        "0": ["", [1 << 16], False, 0],
+        "1": ["", [1 << 16], True, None],
+        "2": ["CaptureRefused: not this one", [], True, None],
+    }
+
+
 def test_an_arena_of_one_sample_never_blocks_samples_split_over_steps(
     found: dict[str, Any],
 ) -> None:

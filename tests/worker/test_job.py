@@ -139,7 +139,7 @@ def test_a_run_writes_all_and_says_how(work: Work) -> None:
     }  # fmt: skip
     longest = max(len(row["input_ids"]) for row in tiny.rows(12)) * 2 * 8 * 2
     assert engine.output.buffer_bytes >= 2 * longest
-    assert any(f"{engine.output.threads} writer threads; at most" in n for n in _notes(folder))
+    assert any(f"{engine.output.threads} writers; at most" in n for n in _notes(folder))
     assert "extras are missing" in _notes(folder)
     (figures,) = [e for e in tiny.events(folder) if isinstance(e, Throughput)]
     assert (figures.tokens, figures.threads) == (10, engine.output.threads)

@@ -54,7 +54,8 @@ class OutputSection:
     dir: str
     format: OutputFormat = "speculators-pt"
     writer_threads: int | None = None
-    """Threads that serialise, hash and sync sample files; None lets the worker choose."""
+    """Writers that serialise, hash and sync sample files: processes of their own, threads with
+    engine ``transformers``.  None lets the worker choose."""
     buffer_bytes: int | None = None
     """Host memory for states on their way to the disk; when it is full the model waits.  None lets
     the worker choose."""
@@ -120,6 +121,47 @@ class ErrorInfo:
     rank: int | None = None
     where: Where | None = None
     traceback: str = ""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """Errors of one kind that followed from the cause."""
+
+    text: str
+    """``Type: message``, short."""
+    processes: tuple[str, ...] = ()
+    """As the log names them, ``Worker_TP3``."""
+    line: int = 0
+    """Number of the log's line where the first of them begins, from 0."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What happened first, out of the output of all of a run's processes."""
+
+    sentence: str
+    """In one sentence; never empty."""
+    type: str
+    message: str
+    process: str = ""
+    """As the log names it, with its pid; empty for the run's own process."""
+    rank: int | None = None
+    ranks: tuple[int, ...] = ()
+    """Every rank that failed in the same way."""
+    where: Where | None = None
+    line: int | None = None
+    """Number of the log's line where it begins, from 0; None where the log does not show it."""
+    before: tuple[str, ...] = ()
+    """What the same process wrote before, at most five lines."""
+    hints: tuple[str, ...] = ()
+    """What NCCL said itself, before."""
+    kind: str = ""
+    """Stable id of a known kind of failure, such as ``cuda-oom``; empty for an unknown one."""
+    means: str = ""
+    todo: str = ""
+    followed: tuple[Followed, ...] = ()
+    only_followed: bool = False
+    """The log holds nothing but consequences: the cause itself left no words."""
 
 
 # --------------------------------------------------------------------------- preflight
@@ -347,6 +389,8 @@ class RunSummary:
     created: float = 0.0
     stage: str = ""
     error: ErrorInfo | None = None
+    cause: str = ""
+    """What happened first, in one sentence; empty where nothing failed or nobody looked."""
 
 
 @dataclass(frozen=True)
@@ -363,6 +407,8 @@ class RunDetail:
     folder: str
     stages: tuple[StageTime, ...] = ()
     throughput: Throughput | None = None
+    cause: Cause | None = None
+    """Of a run that failed or was lost."""
 
 
 ReferenceDtype = Literal["auto", "float32", "checkpoint"]

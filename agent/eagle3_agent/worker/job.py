@@ -243,7 +243,7 @@ class Job:
         )
         self._note(
             "info",
-            f"{output.threads} writer threads; at most {output.buffer_bytes / 2**30:.2f} GiB of "
+            f"{output.threads} writers; at most {output.buffer_bytes / 2**30:.2f} GiB of "
             f"host memory for states on their way to the disk, the longest sample takes "
             f"{longest / 2**30:.3f} GiB",
         )

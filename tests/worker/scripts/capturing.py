@@ -18,6 +18,7 @@ import torch
 
 from eagle3_agent.worker.capture import device, source
 from eagle3_agent.worker.capture.core import Capture
+from eagle3_agent.worker.capture.refusals import CaptureRefused
 from eagle3_agent.worker.capture.staging import Arena
 from eagle3_agent.worker.engines.base import Output
 from eagle3_agent.worker.writing import formats
@@ -282,6 +283,33 @@ def one_sample_arena(folder: Path) -> dict[str, Any]:
     }
 
 
+class Refusing(device.Cpu):
+    """Refuses the first pieces of memory."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+        self.pinned: list[int] = []
+
+    def pin(self, memory: Any) -> None:
+        if self.refused:
+            self.refused -= 1
+            raise CaptureRefused("not this one")
+        self.pinned.append(memory.nbytes)
+
+
+def unshared(folder: Path) -> dict[str, Any]:
+    """Memory that the device will not share is not shared, and what it will not have is refused."""
+    found: dict[str, Any] = {}
+    for refused in (0, 1, 2):
+        made = Refusing(refused)
+        text = told(lambda made=made: found.update(arena=Arena(made, 1 << 16)))
+        arena = found.pop("arena", None)
+        region = None if arena is None else arena.take(100)
+        place = None if region is None else arena.offset(region)
+        found[str(refused)] = [text, made.pinned, arena is None or arena.shared is None, place]
+    return found
+
+
 def slow_writers(folder: Path) -> dict[str, Any]:
     """Nothing is written until the model stands still: what is held then is bounded."""
     pools.Pool = Gate  # type: ignore[assignment]
@@ -354,7 +382,7 @@ def unannounced(folder: Path) -> str:
 
 CASES = (
     by_value, whole_first, detached, others, wrong, decoders, arena, one_sample_arena, stopped,
-    unannounced, slow_writers,
+    unannounced, unshared, slow_writers,
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, Protocol
 
 from .refusals import CaptureRefused
@@ -137,11 +137,17 @@ class Cuda:
         _touch(memory)
         error = self._torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), size, 0)
         if error.value:
+            self._forget_error()
             raise CaptureRefused(
                 f"{size >> 20} MiB of host memory cannot be pinned ({error}): "
                 "set output.buffer to less"
             )
         self._registered.add(memory.data_ptr())
+
+    def _forget_error(self) -> None:
+        """Have the runtime's last error raised here: a launch of the model would raise it."""
+        with suppress(RuntimeError):
+            self._torch.zeros(1, device=self._device)
 
     def unpin(self, memory: Any) -> None:
         if memory.data_ptr() in self._registered:

@@ -9,12 +9,14 @@ its first row until its file is written.  When it is full, the step waits.
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from eagle3_agent.worker.writing.shared import Shared
 
 from .device import Device, Mark
+from .refusals import CaptureRefused
 
 Layout = Literal["LSH", "SLH"]
 """How the states of a request lie: layers, tokens, hidden, or tokens, layers, hidden."""
@@ -73,16 +75,26 @@ class StepBuffer:
         self._copied = mark
 
 
-def _memory(size: int) -> tuple[Shared | None, Any]:
-    """Host memory as a uint8 tensor; where the kernel gives none to share, it is not shared, and
-    the capturing process writes by itself."""
+def _memory(device: Device, size: int) -> tuple[Shared | None, Any]:
+    """Pinned host memory as a uint8 tensor.
+
+    Where the kernel gives none to share, or the device pins none that is shared, it is not, and
+    the capturing process writes by itself.
+    """
     import torch
 
-    try:
+    with suppress(OSError):
         shared = Shared(size)
-    except OSError:
-        return None, torch.empty(size, dtype=torch.uint8)
-    return shared, torch.frombuffer(shared.map, dtype=torch.uint8)
+        memory = torch.frombuffer(shared.map, dtype=torch.uint8)
+        try:
+            device.pin(memory)
+        except CaptureRefused:
+            shared.close()
+        else:
+            return shared, memory
+    memory = torch.empty(size, dtype=torch.uint8)
+    device.pin(memory)
+    return None, memory
 
 
 @dataclass(eq=False)
@@ -105,8 +117,7 @@ class Arena:
     def __init__(self, device: Device, size: int) -> None:
         """Takes and pins ``size`` bytes; raises CaptureRefused where they cannot be pinned."""
         self._device = device
-        self.shared, self._memory = _memory(size)
-        device.pin(self._memory)
+        self.shared, self._memory = _memory(device, size)
         self._changed = threading.Condition()
         self._leaving = 0
         self.size = size

@@ -76,6 +76,7 @@ class Output:
     ledger: str
     """The file through which the writers tell the run what became of each sample."""
     threads: int
+    """Writers: processes where the states lie in shared memory, else threads."""
     buffer_bytes: int
     """Bound on the bytes of states that are between the model and the disk."""
 

@@ -55,7 +55,7 @@ class Measured:
     copy: float
     wait: float
     write: float
-    """Summed over the writer threads: ``Pool.seconds``."""
+    """Summed over the writers: ``Pool.seconds``."""
     padding: float
     """Share, 0 to 1, of the computed rows that belong to no sample."""
     fill: float
