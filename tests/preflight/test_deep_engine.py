@@ -209,7 +209,7 @@ def test_the_reference_engine_is_exercised_on_this_machine(
         model_path=str(tmp_path),
         engine_name="transformers",
     )
-    with leaving_nothing(tmp_path):
+    with leaving_nothing():
         found = CHECK.decide(gather(PROBE, asked, deep=True), asked)
     assert found.status == "pass", found.saw
     assert "engine transformers, 1 rank on the CPU: Qwen3ForCausalLM (qwen3), bfloat16" in found.saw

@@ -232,6 +232,13 @@ def test_a_run_that_begins_ends_the_exercise(tmp_path: Path) -> None:
     assert gone(noted(tmp_path, "pid"))
 
 
+def test_temporary_files_of_commands_go_with_the_exercise(tmp_path: Path) -> None:
+    kept(tmp_path, """keeper.run([shell("a", "mktemp > $NOTES/made")])""")
+    made = Path((tmp_path / "made").read_text().strip())
+    assert made.parent == Path((tmp_path / "scratch").read_text())
+    assert not made.exists()
+
+
 def test_a_broken_exercise_says_so(tmp_path: Path) -> None:
     assert kept(tmp_path, "1 / 0") == {"failed": "ZeroDivisionError: division by zero"}
 

@@ -12,10 +12,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -117,14 +117,16 @@ def _on_the_cpu(
 
 
 @contextmanager
-def leaving_nothing(folder: Path) -> Iterator[None]:
-    """Exercises make their scratch folders in ``folder`` meanwhile; fails where one is left."""
-    temporary = folder / "temporary"
-    temporary.mkdir()
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setenv("TMPDIR", str(temporary))
-        yield
-        assert list(temporary.glob("eagle3-exercise-*")) == []
+def leaving_nothing() -> Iterator[None]:
+    """Exercises have a folder for temporary files meanwhile; fails where one is left there.
+
+    A short path: vLLM makes sockets in it.
+    """
+    with tempfile.TemporaryDirectory(prefix="e3-") as temporary:
+        with pytest.MonkeyPatch.context() as changed:
+            changed.setenv("TMPDIR", temporary)
+            yield
+        assert os.listdir(temporary) == []
 
 
 if __name__ == "__main__":

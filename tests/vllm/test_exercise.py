@@ -81,8 +81,8 @@ def asked(ranks: int = 1, version: Version = "0.16", **changes: Any) -> Profile:
 # ------------------------------------------------------------------ GPUs, on the CPU
 
 
-def test_each_device_is_exercised_in_its_own_process(tmp_path: Path) -> None:
-    with leaving_nothing(tmp_path):
+def test_each_device_is_exercised_in_its_own_process() -> None:
+    with leaving_nothing():
         found = exercised("compute", compute.ComputeFacts, asked(2), gpus=2)
     assert [(g.index, g.ended) for g in found.gpus] == [(0, ""), (1, "")]
     for gpu in found.gpus:
@@ -189,34 +189,48 @@ compute.perform({"device": "cpu", "size": 128, "bytes": 1 << 22}, Report(Path(sy
 
 
 @pytest.mark.parametrize(
-    ("engine", "version", "config", "made"),
+    ("engine", "version", "config"),
     [
-        ("transformers", "0.16", LLAMA, "LlamaForCausalLM (llama)"),
-        ("vllm", "0.16", LLAMA, "LlamaForCausalLM (llama)"),
-        ("speculators", "0.16", LLAMA, "LlamaForCausalLM (llama)"),
-        ("vllm", "0.32", KIMI, "DeepseekV3ForCausalLM (deepseek_v3)"),
-        ("vllm", "0.32", {**LLAMA, "model_type": "unheard-of"}, "LlamaForCausalLM (llama)"),
+        ("transformers", "0.16", LLAMA),
+        ("vllm", "0.16", LLAMA),
+        ("speculators", "0.16", LLAMA),
+        ("vllm", "0.32", {**LLAMA, "model_type": "unheard-of"}),
     ],
 )
 def test_a_tiny_model_goes_through_the_engine(
-    tmp_path: Path, engine: str, version: Version, config: dict[str, Any], made: str
+    tmp_path: Path, engine: str, version: Version, config: dict[str, Any]
 ) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    changes = {"model_path": str(tmp_path / "model"), "engine_name": engine}
-    # of DeepSeek's attention, vLLM on the CPU has none in float32
-    wanted = asked(1, version, model_dtype="auto" if config is KIMI else "float32", **changes)
-    with leaving_nothing(tmp_path):
-        facts = gather(tiny_engine.PROBE, wanted, deep=True)
-    verdict = tiny_engine.CHECK.decide(facts, wanted)
-    print(verdict.saw)
+    verdict = tried(tmp_path, engine, version, config, "float32")
     unknown = config["model_type"] == "unheard-of"
     assert verdict.status == ("warn" if unknown else "pass"), verdict.saw
-    assert f"engine {engine}, 1 rank on the CPU: {made}" in verdict.saw
+    assert f"engine {engine}, 1 rank on the CPU: LlamaForCausalLM (llama)" in verdict.saw
     assert "all 4 recomputed samples agree in every layer" in verdict.saw
     assert "8 samples; build " in verdict.saw
     assert "verify" in verdict.saw
     assert ("KeyError: 'unheard-of'" in verdict.saw) is unknown
+
+
+def test_wrong_states_of_an_engine_are_found(tmp_path: Path) -> None:
+    """vLLM's CPU build turns DeepSeek's query wrongly (docs/extraction.md): a fault to be seen."""
+    verdict = tried(tmp_path, "vllm", "0.32", KIMI, "auto")
+    assert verdict.status == "block"
+    assert "engine vllm, 1 rank on the CPU: DeepseekV3ForCausalLM (deepseek_v3)" in verdict.saw
+    assert "recomputed samples are wrong: inexact" in verdict.saw
+    assert "layer 1: median token error 0." in verdict.saw
+
+
+def tried(
+    folder: Path, engine: str, version: Version, config: dict[str, Any], dtype: str
+) -> Verdict:
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text(json.dumps(config))
+    changes = {"model_path": str(folder / "model"), "engine_name": engine, "model_dtype": dtype}
+    wanted = asked(1, version, **changes)
+    with leaving_nothing():
+        facts = gather(tiny_engine.PROBE, wanted, deep=True)
+    verdict = tiny_engine.CHECK.decide(facts, wanted)
+    print(verdict.saw, facts.silent)
+    return verdict
 
 
 def judged(module: Any, facts: Any) -> Verdict:

@@ -47,6 +47,9 @@ _LAST_RESORT = 15.0
 #: An abstract socket is a lock without a file, and goes with its process (unix(7)).
 _TURN = "\0eagle3-exercise"
 
+#: A socket's path holds 107 bytes (unix(7)), and vLLM's own names take 37 of them.
+_SOCKET_FOLDER = 70
+
 #: Bytes of a command's output that are looked at for its last words.
 _TAIL = 16 * 1024
 
@@ -156,6 +159,11 @@ class Keeper:
             for r in running
         ]
 
+    def _temporary(self) -> dict[str, str]:
+        """Commands make their temporary files in the scratch folder, vLLM's sockets among them."""
+        fits = len(os.fsencode(self.scratch)) <= _SOCKET_FOLDER
+        return {"TMPDIR": str(self.scratch)} if fits else {}
+
     def log(self, name: str) -> Path:
         return self.scratch / f"{name}.log"
 
@@ -171,7 +179,7 @@ class Keeper:
                 stdin=given,
                 stdout=log,
                 stderr=log,
-                env=dict(command.env),
+                env={**command.env, **self._temporary()},
                 cwd=self.scratch,
             )
         return _Running(command, process, time.monotonic())
