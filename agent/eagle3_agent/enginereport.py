@@ -75,7 +75,8 @@ class EngineReport:
     """What vLLM logged as a warning or an error meanwhile, each once."""
     dropped: int = 0
     """Of those, how many more there were."""
-    cuda_context: bool | None = None
-    """Whether this process made a CUDA context on the way; it is gone with the process."""
+    cuda_touched: bool | None = None
+    """Whether torch initialised CUDA in this process, and so may hold some memory of a GPU until it
+    ends, which is at once."""
     memory_mb: int = 0
     """MiB of host memory at the most."""

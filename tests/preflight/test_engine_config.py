@@ -36,7 +36,7 @@ WHOLE = EngineReport(
     engine="vllm",
     resolved=MADE,
     capture=Capture("LlamaForCausalLM", "LlamaDecoderLayer", 8, "forward hooks", "model"),
-    cuda_context=False,
+    cuda_touched=False,
 )
 
 
@@ -58,7 +58,7 @@ def test_what_was_resolved_passes_with_its_figures() -> None:
         "engine vllm: LlamaForCausalLM, bfloat16, gptq, 2 049 positions",
         "8 192 tokens and 256 samples a step at most, KV blocks of 16, chunked prefill on, "
         "prefix caching off, MultiprocExecutor over 8 ranks",
-        "measured now, in 14 s; no weights read, no CUDA context",
+        "measured now, in 14 s; no weights read, CUDA not touched",
     ):
         assert text in found.saw
 
@@ -70,11 +70,11 @@ def test_what_was_remembered_says_when() -> None:
 
 def test_what_is_not_known_is_said_to_be_unknown() -> None:
     made = replace(MADE, block_size=None, chunked_prefill=None, quantization="")
-    saw = verdict(replace(WHOLE, resolved=made, cuda_context=True)).saw
+    saw = verdict(replace(WHOLE, resolved=made, cuda_touched=True)).saw
     assert "not quantised" in saw
     assert "KV blocks" not in saw
     assert "chunked prefill unknown" in saw
-    assert "a CUDA context for its time" in saw
+    assert "CUDA initialised for its time" in saw
 
 
 def test_vllms_own_warnings_are_shown_and_those_of_our_settings_are_not() -> None:

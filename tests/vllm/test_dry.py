@@ -160,7 +160,7 @@ def test_a_model_is_resolved_and_its_capture_foretold(
     assert seen.how == (interface if has else "forward hooks on layers 1, 3, 7")
     assert seen.attention
     assert seen.tried.endswith(f"on vLLM {version}.0")
-    assert found.cuda_context is False
+    assert found.cuda_touched is False
     assert [v.status for v in judged(found, wanted)] == ["pass", "pass"]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from eagle3_agent.worker.capture import source
-from eagle3_agent.worker.capture.refusals import CaptureRefused
+from eagle3_agent.worker.capture.refusals import CaptureRefused, reasons
 
 COUNT = 4
 
@@ -99,3 +100,19 @@ def test_a_model_without_its_layers_is_refused_as_after_the_load() -> None:
 def test_a_class_is_asked_for_both_names() -> None:
     assert source.offers(Offering)
     assert not source.offers(Module)
+
+
+def test_before_the_load_every_reason_is_told_at_once() -> None:
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(pipeline_parallel_size=2),
+        cache_config=SimpleNamespace(enable_prefix_caching=True),
+        model_config=SimpleNamespace(enforce_eager=True),
+    )
+    found = reasons(config)
+    assert [text.partition(":")[0] for text in found] == [
+        "pipeline parallelism",
+        "prefix caching is on",
+    ]
+    config.parallel_config.pipeline_parallel_size = 1
+    config.cache_config.enable_prefix_caching = False
+    assert reasons(config) == []

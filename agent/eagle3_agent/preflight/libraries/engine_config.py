@@ -92,8 +92,8 @@ def _switch(value: bool | None) -> str:
 
 
 def _cost(report: EngineReport) -> str:
-    context = {None: "", True: ", a CUDA context for its time", False: ", no CUDA context"}
-    return f"no weights read{context[report.cuda_context]}"
+    cuda = {None: "", True: ", CUDA initialised for its time", False: ", CUDA not touched"}
+    return f"no weights read{cuda[report.cuda_touched]}"
 
 
 def _failed(report: EngineReport, profile: Profile) -> Verdict:

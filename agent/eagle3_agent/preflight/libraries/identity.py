@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ def _host() -> list[Any]:
     except OSError:
         driver = ""
     try:
-        nodes = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia"))
+        # one a GPU; others, such as nvidia-uvm, come with the first use
+        nodes = sorted(n for n in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", n, re.ASCII))
     except OSError:
         nodes = []
     return [platform.node(), platform.release(), driver, nodes]

@@ -56,22 +56,23 @@ class _Dry:
     def go(self) -> None:
         """Raises OSError when the report cannot be written, and nothing else."""
         with self._heard:
-            made = self._made()
+            self._go()
         self._write(step="done")
-        del made
 
-    def _made(self) -> Any:
+    def _go(self) -> None:
         if not self._step("import", construct.import_libraries):
-            return None
-        made = self._step("config", construct.make, self._profile)
-        if not made:
-            return None
-        config, executor = made
-        self._report = replace(self._report, resolved=resolve.facts(config, executor))
+            return
+        config = self._step("config", self._configured)
+        if config is None:
+            return
         found = self._step("layout", layout.capture, config, self._profile, self._report.versions)
         if found:
             self._report = replace(self._report, capture=found)
-        return made
+
+    def _configured(self) -> Any:
+        config, executor = construct.make(self._profile)
+        self._report = replace(self._report, resolved=resolve.facts(config, executor))
+        return config
 
     def _step(self, step: Work, work: Callable[..., Any], *arguments: Any) -> Any:
         """What ``work`` returns; None where it raised, which the report then says."""
@@ -93,13 +94,13 @@ class _Dry:
             step=step,
             warnings=tuple(self._heard.lines),
             dropped=self._heard.dropped,
-            cuda_context=_cuda_context(),
+            cuda_touched=_cuda_touched(),
             memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         )
         write_value(self._path, self._report, durable=False)
 
 
-def _cuda_context() -> bool | None:
+def _cuda_touched() -> bool | None:
     torch = sys.modules.get("torch")
     try:
         return None if torch is None else bool(torch.cuda.is_initialized())
