@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from eagle3_agent import archive, processes, runs
@@ -18,6 +19,9 @@ from eagle3_agent.preflight.text import listed, plural, show, size
 from eagle3_agent.processes import Identity
 from eagle3_agent.protocol import ProtocolError
 from eagle3_agent.protocol.values import EngineName, Gpu, Profile
+
+from . import exercise
+from .keeper import Keeper
 
 #: Seconds between two looks at the list of runs.
 _RUNS_EVERY = 2.0
@@ -38,6 +42,8 @@ class Aim:
     """A line for each of the run's GPUs that is not exercised."""
     cpu: bool = False
     """The run computes on the CPU."""
+    nothing: bool = False
+    """There is no GPU to wait for."""
 
     @property
     def whole(self) -> bool:
@@ -49,6 +55,22 @@ class Aim:
         return ",".join(gpu.uuid for gpu in self.gpus)
 
 
+@contextmanager
+def in_turn(keeper: Keeper, ask: Ask, least: int = 1) -> Iterator[Aim]:
+    """What to exercise, while no other exercise has the GPUs.
+
+    Where there is none, or the run has fewer ranks than ``least``, nothing is waited for.
+    """
+    first = take(ask)
+    if first.nothing or first.ranks < least:
+        yield first
+        return
+    with keeper.turn(exercise.TURN):
+        found = take(ask)
+        keeper.disturbed = Watch(found)
+        yield found
+
+
 def take(ask: Ask) -> Aim:
     """Looks at the GPUs and the living runs now; call it in the exercise's own turn."""
     profile = ask.profile
@@ -57,7 +79,7 @@ def take(ask: Ask) -> Aim:
     ranks = profile.model.tensor_parallel_size if chosen in engine.ON_VLLM else 1
     if seen.problem:
         why = f"the interpreter {show(seen.path)} {show(seen.problem)}: nothing can be exercised"
-        return Aim(chosen, ranks, refused=why)
+        return Aim(chosen, ranks, refused=why, nothing=True)
     return _aim(profile, seen, chosen, ranks, gpu_facts.PROBE.collect(ask))
 
 
@@ -70,10 +92,12 @@ def _aim(
 ) -> Aim:
     selected = gpu_facts.select(facts.visible, facts.sample.gpus, facts.health).gpus
     if chosen in engine.ON_VLLM and engine.is_cpu_build(seen.dists):
-        return Aim(chosen, ranks, refused="no GPU: this vLLM computes on the CPU", cpu=True)
+        why = "no GPU: this vLLM computes on the CPU"
+        return Aim(chosen, ranks, refused=why, cpu=True, nothing=True)
     if not selected:
         why = show(facts.sample.gpu_problem) or f"{VISIBLE} leaves none"
-        return Aim(chosen, ranks, refused=f"no GPU: {why}", cpu=chosen == "transformers")
+        why, on_cpu = f"no GPU: {why}", chosen == "transformers"
+        return Aim(chosen, ranks, refused=why, cpu=on_cpu, nothing=True)
     return judge(chosen, ranks, selected, claimed())
 
 

@@ -71,11 +71,9 @@ class AllReduceFacts:
 
 
 def perform(keeper: Keeper, ask: Ask) -> AllReduceFacts:
-    with keeper.turn(exercise.TURN):
-        found = aim.take(ask)
+    with aim.in_turn(keeper, ask, least=2) as found:
         if found.refused or found.ranks < 2 or not found.whole:
             return AllReduceFacts(_why_not(found))
-        keeper.disturbed = aim.Watch(found)
         env = {**aim.environment(ask.profile, found.uuids), **_NCCL}
         commands = [
             steps.exercise(

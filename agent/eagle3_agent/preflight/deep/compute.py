@@ -63,11 +63,9 @@ class ComputeFacts:
 
 
 def perform(keeper: Keeper, ask: Ask) -> ComputeFacts:
-    with keeper.turn(exercise.TURN):
-        found = aim.take(ask)
+    with aim.in_turn(keeper, ask) as found:
         if found.refused:
             return ComputeFacts(found.refused)
-        keeper.disturbed = aim.Watch(found)
         commands = [
             steps.exercise(
                 keeper,

@@ -51,11 +51,9 @@ class PeersFacts:
 
 
 def perform(keeper: Keeper, ask: Ask) -> PeersFacts:
-    with keeper.turn(exercise.TURN):
-        found = aim.take(ask)
+    with aim.in_turn(keeper, ask, least=2) as found:
         if found.refused or len(found.gpus) < 2:
-            return PeersFacts(found.refused or _alone(found))
-        keeper.disturbed = aim.Watch(found)
+            return PeersFacts(_alone(found))
         env = aim.environment(ask.profile, found.uuids)
         asked = {"device": "cuda", "count": len(found.gpus)}
         command = steps.exercise(keeper, ask.profile, "peers", "peers", asked, env, TIMEOUT)
@@ -73,6 +71,8 @@ def perform(keeper: Keeper, ask: Ask) -> PeersFacts:
 def _alone(found: aim.Aim) -> str:
     if found.ranks < 2:
         return "the run has one rank: nothing is copied between GPUs"
+    if found.refused:
+        return found.refused
     return f"fewer than two of the run's GPUs are free: {listed(found.left_out, 4)}"
 
 

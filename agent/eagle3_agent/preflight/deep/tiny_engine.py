@@ -86,12 +86,10 @@ def perform(keeper: Keeper, ask: Ask) -> EngineFacts:
     cpu = aim.environment(ask.profile, "")
     asked = {"profile": ask.profile, "folder": str(keeper.scratch), "rows": _SAMPLES}
     build = steps.exercise(keeper, ask.profile, "model", "model", asked, cpu, BUILDING)
-    with keeper.turn(exercise.TURN):
-        found = aim.take(ask)
+    with aim.in_turn(keeper, ask) as found:
         why = _why_not(found)
         if why:
             return EngineFacts(why, found.engine)
-        keeper.disturbed = aim.Watch(found)
         (ended,) = keeper.run([build])
         facts = EngineFacts(
             engine=played(found.engine),
