@@ -106,9 +106,9 @@ def _sample(options: argparse.Namespace) -> int:
 
 
 def _preflight(options: argparse.Namespace) -> int:
-    from . import preflight
+    from .preflight import command
 
-    return preflight.main(sys.stdin.buffer, sys.stdout.buffer)
+    return command.main(sys.stdin.buffer, sys.stdout.buffer)
 
 
 def _act(options: argparse.Namespace) -> int:

@@ -11,19 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from eagle3_agent import preflight
-from eagle3_agent.preflight import runner
+from eagle3_agent.preflight import command, runner
 from eagle3_agent.preflight.check import Ask, Outcome, Probe, Progress
 from eagle3_agent.protocol import dumps, from_json, to_json
 from support.preflight import gone, profile, until
 
-ROOT = Path(preflight.__file__).parents[2]
+ROOT = Path(runner.__file__).parents[2]
 
 
 def test_a_line_for_each_probe_that_answered_and_the_outcome_last() -> None:
     stdout = io.BytesIO()
     request = dumps({"profile": to_json(profile())}).encode()
-    preflight.main(io.BytesIO(request), stdout)
+    command.main(io.BytesIO(request), stdout)
     *lines, last = stdout.getvalue().splitlines()
     said = [from_json(Progress, json.loads(line)) for line in lines]
     total = said[0].total
@@ -52,8 +51,7 @@ child.wait()
 """
 _PREFLIGHT = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})
-from eagle3_agent import preflight
-from eagle3_agent.preflight import runner
+from eagle3_agent.preflight import command, runner
 runner._CHILD = '''
 import os, subprocess, time
 child = subprocess.Popen(["sleep", "600"])
@@ -61,7 +59,7 @@ with open(os.environ["TEST_NOTE"], "a") as file:
     file.write(str(os.getpid()) + " " + str(child.pid) + " ")
 time.sleep(600)
 '''
-preflight.main(sys.stdin.buffer, sys.stdout.buffer)
+command.main(sys.stdin.buffer, sys.stdout.buffer)
 """
 
 

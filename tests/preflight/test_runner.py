@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_agent import preflight
-from eagle3_agent.preflight import bounded, catalogue, environment, runner, text
+from eagle3_agent.preflight import bounded, catalogue, command, environment, runner, text
 from eagle3_agent.preflight.check import Ask, Check, Facts, Outcome, Probe, known
 from eagle3_agent.preflight.gpus.gpu_facts import PROBE as GPUS
 from eagle3_agent.preflight.gpus.gpu_facts import GpuFacts
@@ -26,7 +25,7 @@ from eagle3_agent.protocol.values import Gpu, HostSample, Profile, Verdict
 from support import models
 from support.preflight import gone, profile, until
 
-ROOT = Path(preflight.__file__).parents[2]
+ROOT = Path(runner.__file__).parents[2]
 
 IDS = (
     "interpreter", "gpu-count", "gpu-clean", "gpu-health", "gpu-modes", "gpu-driver",
@@ -202,9 +201,11 @@ def test_a_hung_interpreter_costs_its_own_checks_only(tmp_path: Path) -> None:
     hung.write_text("#!/bin/sh\nexec sleep 600\n")
     hung.chmod(0o755)
     asked = ready(tmp_path, host_python=str(hung))
-    probes = [replace(p, timeout=min(p.timeout, 4.0)) for p in runner.probes_of(catalogue.CHECKS)]
-    facts, _ = runner.gather(probes, Ask(asked))
-    assert set(facts.silent) == {"interpreter", "compat"}
+    asking = Ask(asked)
+    checks = catalogue.for_ask(asking)
+    probes = [replace(p, timeout=min(p.timeout, 8.0)) for p in runner.probes_of(checks)]
+    facts, _ = runner.gather(probes, asking)
+    assert set(facts.silent) == {"interpreter", "compat", "engine"}
     verdicts = {v.check: v for v in runner.judge(catalogue.CHECKS, facts, asked, {})}
     assert verdicts["interpreter"].status == "block"
     assert verdicts["compat"].status == "warn"
@@ -242,7 +243,7 @@ def ready(tmp_path: Path, **changes: Any) -> Profile:
 
 def test_a_ready_host_passes_in_under_three_seconds(tmp_path: Path) -> None:
     asked = ready(tmp_path)
-    outcome = preflight.run(asked)
+    outcome = runner.run(asked)
     assert [v.check for v in outcome.report.verdicts] == list(IDS)
     assert [v for v in outcome.report.blocking if v.check != "leftovers"] == []  # others test too
     assert outcome.engine == "transformers"
@@ -261,7 +262,7 @@ def test_everything_wrong_at_once_is_told_at_once(tmp_path: Path) -> None:
         data_path=str(tmp_path / "data.jsonl"),
         output_dir=str(tmp_path / "file" / "out"),
     )
-    report = preflight.run(asked).report
+    report = runner.run(asked).report
     blocking = {v.check for v in report.blocking}
     assert {"interpreter", "model", "data", "output"} <= blocking
     for verdict in report.verdicts:
@@ -273,7 +274,7 @@ def test_everything_wrong_at_once_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_flat_and_names_what_a_diff_compares(tmp_path: Path) -> None:
-    known_ = preflight.run(ready(tmp_path)).environment
+    known_ = runner.run(ready(tmp_path)).environment
     assert known_["torch"] == "2.10.0"
     assert known_["python"] == ".".join(map(str, sys.version_info[:3]))
     assert known_["host"] == os.uname().nodename
@@ -296,27 +297,27 @@ def test_gpus_are_part_of_the_environment() -> None:
 # ------------------------------------------------------------------ the command
 
 
-def command(request: bytes) -> tuple[int, Any]:
+def on_the_line(request: bytes) -> tuple[int, Any]:
     stdout = io.BytesIO()
-    status = preflight.main(io.BytesIO(request), stdout)
+    status = command.main(io.BytesIO(request), stdout)
     return status, json.loads(stdout.getvalue().splitlines()[-1])
 
 
 def test_the_command_prints_an_outcome_and_its_status_says_whether_it_blocks(
     tmp_path: Path,
 ) -> None:
-    status, body = command(dumps({"profile": to_json(ready(tmp_path)), "deep": False}).encode())
+    status, body = on_the_line(dumps({"profile": to_json(ready(tmp_path)), "deep": False}).encode())
     outcome = from_json(Outcome, body)
     assert status == int(bool(outcome.report.blocking))
     assert outcome.engine == "transformers"
-    status, body = command(dumps({"profile": to_json(profile())}).encode())
+    status, body = on_the_line(dumps({"profile": to_json(profile())}).encode())
     assert status == 1
     assert from_json(Outcome, body).report.blocking
 
 
 @pytest.mark.parametrize("request_", [b"", b"{", b"[]", b'{"profile": {}}', b"[" * 100_000])
 def test_a_request_that_cannot_be_read_is_told(request_: bytes) -> None:
-    status, body = command(request_)
+    status, body = on_the_line(request_)
     assert status == 2
     assert "cannot be read" in body["error"]
 

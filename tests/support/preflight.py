@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eagle3_agent.preflight import Ask, runner
-from eagle3_agent.preflight.check import Facts, Probe
+from eagle3_agent.preflight import runner
+from eagle3_agent.preflight.check import Ask, Facts, Probe
 from eagle3_agent.protocol.values import (
     CaptureSection,
     DataSection,

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: -I: neither the working folder nor the user's PYTHON* variables reach a probe.
 _CHILD = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from eagle3_agent.preflight.runner import child; child(sys.argv[2])"
+    "from eagle3_agent.preflight.probing import child; child(sys.argv[2], sys.argv[3])"
 )
 #: Seconds past a probe's own timeout before the thread that waits for it is given up.
 _SLACK = 2.0
@@ -125,7 +125,7 @@ def _run_probe(probe: Probe[Any], request: bytes) -> _Answer:
     value: Any = None
     silent = ""
     try:
-        argv = [sys.executable, "-I", "-c", _CHILD, str(ROOT), probe.name]
+        argv = [sys.executable, "-I", "-c", _CHILD, str(ROOT), probe.collect.__module__, probe.name]
         value, silent = _read(probe, bounded.run(argv, timeout=probe.timeout, stdin=request))
     except Exception as error:
         silent = f"its probe could not be run: {show(f'{type(error).__name__}: {error}')}"
@@ -145,10 +145,3 @@ def _read(probe: Probe[Any], answer: bounded.Answer) -> tuple[Any, str]:
         return from_json(probe.facts, json.loads(answer.stdout)), ""
     except (ValueError, RecursionError, ProtocolError) as error:
         return None, f"its probe's answer cannot be read: {show(str(error))}"
-
-
-def child(name: str) -> None:
-    """The probe's side: the request on stdin, its facts on stdout."""
-    probe = next(p for p in probes_of(catalogue.CHECKS) if p.name == name)
-    ask = from_json(Ask, json.loads(sys.stdin.buffer.read()))
-    sys.stdout.write(dumps(probe.collect(ask)))
