@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from . import paths, processes, runs
+from . import causes, paths, processes, runs
 from .protocol import ProtocolError
 from .protocol.fold import Standing
-from .protocol.values import ErrorInfo, RunDetail, RunState, RunSummary, Samples
+from .protocol.values import Cause, ErrorInfo, RunDetail, RunState, RunSummary, Samples
 from .runs import Exit, Guardian, RunFolder, RunRecord
 
 #: A run of another host that shares this home counts as living while its telemetry grows (seconds).
@@ -218,6 +218,7 @@ def _summary(
         created=record.created,
         stage=standing.failed_stage or stage,
         error=standing.error,
+        cause=standing.cause.sentence if standing.cause else "",
     )
 
 
@@ -259,7 +260,15 @@ def detail(entry: Entry) -> RunDetail:
         folder=str(entry.folder.path),
         stages=standing.stages,
         throughput=standing.throughput,
+        cause=_cause(entry.folder, summary, standing),
     )
+
+
+def _cause(folder: RunFolder, summary: RunSummary, standing: Standing) -> Cause | None:
+    """As the supervisor told it; of a run that had none to its end, the log is read now."""
+    if summary.state not in ("failed", "lost"):
+        return None
+    return standing.cause or causes.of_log(folder.output, standing.error)
 
 
 def short(summary: RunSummary) -> RunSummary:

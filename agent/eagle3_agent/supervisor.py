@@ -17,10 +17,10 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from . import archive, ending, outcome, processes, telemetry
+from . import archive, causes, ending, outcome, processes, telemetry
 from .logwatch import LoadWatcher
 from .protocol import ProtocolError
-from .protocol.events import Aborting, Ended, Event, Failure, Load, Note, Spawned
+from .protocol.events import Aborting, Diagnosed, Ended, Event, Failure, Load, Note, Spawned
 from .protocol.values import ErrorInfo, Profile
 from .runs import Exit, Guardian, RunFolder, RunRecord
 
@@ -229,11 +229,24 @@ class Supervisor:
         if verdict.died:
             tail = outcome.tail(self._run.output)
             self.tell(Failure(time.time(), outcome.death(self._status, oom_kills, tail)))
+        if verdict.state == "failed":
+            self._diagnose()
         code, number = outcome.split_status(self._status)
         text = verdict.text
         if survivors:
             text = f"{text}; {len(survivors)} processes could not be ended".lstrip("; ")
         return Exit(verdict.state, time.time(), code, number, survivors, text)
+
+    def _diagnose(self) -> None:
+        """Say what happened first, as far as the log tells it; never stands in the run's way."""
+        try:
+            cause = causes.of_log(self._run.output, self._run.standing().error)
+        except Exception as error:
+            text = f"the log could not be searched for the cause: {type(error).__name__}: {error}"
+            self.tell(Note(time.time(), "warning", text[:400]))
+            return
+        if cause is not None:
+            self.tell(Diagnosed(time.time(), cause))
 
     def finish(self, end: Exit) -> None:
         """Write the last event, then ``exit.json``: who sees that file has all events."""

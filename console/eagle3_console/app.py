@@ -223,8 +223,9 @@ class ConsoleApp(ChecksApp):
         if isinstance(self.screen, RunScreen | HistoryScreen) and pointed and pointed.error:
             failed = pointed
         run = failed.run if failed else ""
-        feeds = self._feed(run, "events"), self._feed(run, "output")
-        self._open(ErrorsScreen(self.state, run, *feeds))
+        self._open(ErrorsScreen(self.state, run, self._feed(run, "events")))
+        if run:
+            self.run_worker(self._detail(run), group="detail")
 
     def action_history(self) -> None:
         self._open(HistoryScreen(self.state))
@@ -234,9 +235,14 @@ class ConsoleApp(ChecksApp):
         if run is None:
             self.notify("No run on this host yet, so there is no log.")
             return
-        at_error = isinstance(self.screen, ErrorsScreen)
+        screen = self.screen
+        at = screen.cause_line() if isinstance(screen, ErrorsScreen) else None
         feed = self._feed(run.run, "output")
-        self._open(LogScreen(self.state, run.run, feed, at_error=at_error))
+        self._open(
+            LogScreen(
+                self.state, run.run, feed, at_error=isinstance(screen, ErrorsScreen), at_line=at
+            )
+        )
 
     def action_profile(self) -> None:
         self._open(ProfileScreen(self.state))

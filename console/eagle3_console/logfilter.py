@@ -12,7 +12,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Literal
 
-from .analysis import loglines
+from eagle3_agent.causes import loglines
+
 from .logbuffer import LineBuffer
 
 Level = Literal["all", "warnings", "errors"]

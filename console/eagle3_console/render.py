@@ -29,7 +29,7 @@ from eagle3_agent.protocol.values import (
     Where,
 )
 
-from . import bounds, eta, formats, render_preflight
+from . import bounds, eta, formats, render_cause, render_preflight, scrub
 from .hosttext import clean, crop, crop_left, fit
 from .outcomes import MARKS, WRONG, Tone
 from .verdicts import already_known
@@ -129,6 +129,7 @@ def run_object(value: RunSummary) -> dict[str, Any]:
         "bytes": value.bytes,
         "output_dir": value.output_dir,
         "error": error_object(value.error),
+        "cause": value.cause,
     }
 
 
@@ -144,13 +145,14 @@ def error_object(value: ErrorInfo | None) -> dict[str, Any] | None:
 
 
 def detail_object(value: RunDetail) -> dict[str, Any]:
-    """As ``run_object``, with ``profile`` resolved and the traceback in ``error``."""
+    """As ``run_object``, with the resolved ``profile`` and the traceback; secrets are masked."""
     summary = run_object(value.summary)
     if summary["error"] is not None and value.summary.error is not None:
         summary["error"]["traceback"] = value.summary.error.traceback
     return {
         **summary,
-        "profile": to_json(value.resolved),
+        "profile": scrub.value(to_json(value.resolved)),
+        "first_cause": scrub.value(to_json(value.cause)),
         "preflight": to_json(value.preflight),
         "forced": list(value.forced),
         "patches": to_json(value.patches),
@@ -202,6 +204,8 @@ def runs(values: Sequence[RunSummary], now: float) -> list[Line]:
 
 def _remark(run: RunSummary) -> str:
     """What a line of the history still has to say: the error, or the stage that goes on."""
+    if run.cause:
+        return crop(run.cause, 60)
     if run.error is not None:
         return crop(error_text(run.error), 60)
     return run.stage if run.state == "running" else ""
@@ -247,6 +251,8 @@ def detail(value: RunDetail, now: float) -> list[Line]:
     lines += [(text, "") for text in outcome(run)[1:]]
     lines.append((f"  attempt {run.attempt}, engine {run.engine}, profile {run.profile}", ""))
     lines.append((f"  started {formats.moment(run.started, now)}, folder {value.folder}", ""))
+    if value.cause is not None:
+        lines += render_cause.lines(value.cause)
     lines.append(("stages", "bold"))
     for stage in value.stages:
         end = stage.ended if stage.ended is not None else now
@@ -255,7 +261,7 @@ def detail(value: RunDetail, now: float) -> list[Line]:
     if value.throughput is not None:
         lines += _throughput(value.throughput)
     lines.append(("profile", "bold"))
-    for section, values in to_json(resolved).items():
+    for section, values in scrub.value(to_json(resolved)).items():
         if isinstance(values, dict):
             told = "  ".join(f"{k}={v}" for k, v in values.items() if v not in (None, [], {}))
             lines.append((f"  {section:8} {told}", ""))

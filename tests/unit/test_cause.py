@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from eagle3_agent.protocol.values import ErrorInfo
-from eagle3_console.analysis.cause import Cause, CauseFinder
-from eagle3_console.analysis.loglines import Line, decode, parse, rank_of
+from eagle3_agent.causes import CauseFinder, of_log
+from eagle3_agent.causes.loglines import Line, decode, parse, rank_of
+from eagle3_agent.protocol.values import Cause, ErrorInfo
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 
@@ -98,8 +98,7 @@ def test_the_rank_that_failed_is_named_and_what_followed_is_folded() -> None:
     assert one.where is not None
     assert (one.where.file, one.where.line) == ("/env/vllm/v1/worker/gpu_worker.py", 355)
     assert one.where.source == "self.model_runner.profile_run()"
-    assert one.known is not None
-    assert one.known.id == "cuda-oom"
+    assert one.kind == "cuda-oom"
     assert [f.text.split(":")[0] for f in one.followed] == ["RuntimeError", "RuntimeError"]
     assert one.line == 1
 
@@ -124,7 +123,7 @@ def test_an_error_that_work_went_on_after_is_not_the_cause() -> None:
     work = "".join(worker(0, f"step {i}", "INFO") for i in range(500))
     one = found(early + work + worker(1, OOM))
     assert one.rank == 1
-    assert one.known is not None
+    assert one.kind == "cuda-oom"
 
 
 def test_a_warning_with_a_traceback_and_an_ignored_exception_are_passed_over() -> None:
@@ -146,8 +145,7 @@ def test_a_chain_is_named_by_what_was_raised_first_unless_that_was_a_lookup() ->
         f"{first}OSError: [Errno 5] Input/output error\n{cause_of}{last}RuntimeError: x\n"
     )
     assert direct.type == "OSError"
-    assert direct.known is not None
-    assert direct.known.id == "disk-error"
+    assert direct.kind == "disk-error"
     lookup = found(f"{first}KeyError: 'kimi'\n{while_of}{last}ValueError: unknown model\n")
     assert (lookup.type, lookup.message) == ("ValueError", "unknown model")
     assert lookup.where is not None
@@ -197,8 +195,7 @@ def test_what_the_run_itself_says_of_a_kill_is_the_cause() -> None:
     one = finder.cause(told)
     assert one is not None
     assert one.rank == 1
-    assert one.known is not None
-    assert one.known.id == "killed"
+    assert one.kind == "killed"
     assert any("Executor failed" in f.text for f in one.followed)
 
 
@@ -234,9 +231,26 @@ def test_crashes_below_python_are_found() -> None:
     one = found(crash)
     assert one.where is not None
     assert (one.where.file, one.where.line) == ("/env/vllm/_custom_ops.py", 12)
-    assert one.known is not None
-    assert one.known.id == "segfault"
+    assert one.kind == "segfault"
     thrown = (
         "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: x\n"
     )
     assert found(thrown).sentence == "c10::Error: CUDA error: x"
+
+
+def test_a_log_of_any_length_is_read_from_its_file(tmp_path: Path) -> None:
+    log = tmp_path / "output.log"
+    assert of_log(log) is None
+    told = ErrorInfo("ValueError", "no such model")
+    one = of_log(log, told)
+    assert one is not None
+    assert one.sentence == "ValueError: no such model"
+    with open(log, "wb") as file:
+        file.write(worker(2, "quiet", "INFO").encode() * 1000)
+        file.truncate(100 << 20)  # a hole in the middle, which nothing has to be read of
+        file.seek(0, 2)
+        file.write(b"\n" + worker(3, OOM).encode())
+    one = of_log(log)
+    assert one is not None
+    assert (one.rank, one.line, one.kind) == (3, None, "cuda-oom")
+    assert one.todo

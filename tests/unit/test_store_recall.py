@@ -5,19 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from eagle3_agent.protocol import dumps
 from eagle3_agent.protocol.events import Event, Note, Wrote
-from eagle3_agent.protocol.values import RunState
-from eagle3_console import formats, render, store
-from eagle3_console.logbuffer import LineBuffer
-from eagle3_console.logerrors import LogErrors
-from eagle3_console.outcomes import MARKS
+from eagle3_console import store
 from eagle3_console.recall import recall
 from eagle3_console.store import State, apply
-from eagle3_console.widgets import ink
 from eagle3_console.widgets.events import newest
 from support import scenes
 from support.fakelink import FakeLink
@@ -115,63 +108,3 @@ def test_on_a_screen_sample_files_take_half_of_the_rows_when_others_want_them() 
     assert newest(files, 10) == list(files[-10:])
     assert newest((*notes[:2], *files), 10) == [*notes[:2], *files[-8:]]
     assert newest((*notes, *files), 0) == []
-
-
-# ------------------------------------------------------------------------- the log
-
-
-def test_the_logs_first_errors_are_those_before_a_traceback() -> None:
-    log = LogErrors()
-    text = (
-        b"INFO 11-30 10:10:21 fine\nno ERROR here\n"
-        b"(Worker_TP0 pid=7) ERROR 11-30 10:10:29 [x.py:1] out of memory\n"
-        b"50%|#\r60%|##\rERROR after a bar\n"
-        b"ERROR 11-30 [y.py:2] \x1b[31mred\xff\n"
-        b"Traceback (most recent call last):\nERROR later\n"
-    )
-    for i in range(0, len(text), 7):
-        log.add(text[i : i + 7])
-    assert log.full
-    assert [line.split()[-1] for line in log.lines] == ["memory", "bar", "\x1b[31mred\ufffd"]
-
-
-def test_a_log_without_end_is_not_looked_at_without_end() -> None:
-    log = LogErrors()
-    for _ in range(20):
-        log.add(b"x" * 1024 * 1024)
-    assert log.full
-    assert log.lines == ()
-
-
-@given(st.lists(st.binary(max_size=400), max_size=60), st.integers(200, 4000))
-def test_lines_are_found_by_number_whatever_was_dropped(pieces: list[bytes], budget: int) -> None:
-    bounded, whole = LineBuffer(budget), LineBuffer()
-    for piece in pieces:
-        bounded.add(piece)
-        whole.add(piece)
-        assert bounded.end == whole.end
-        for line in range(bounded.first, bounded.end):
-            assert bounded.raw(line) == whole.raw(line)
-        assert bounded.raw(bounded.first - 1) == b""
-
-
-def test_dropping_costs_what_is_dropped_and_not_what_is_kept() -> None:
-    buffer = LineBuffer(budget=2_000_000)
-    for i in range(4000):
-        before = buffer.first
-        buffer.add(b"line %d of some length\n" % i * 50)
-        assert buffer.first - before <= 2048, "a few blocks at once"
-    assert buffer.first > 100_000
-    assert len(buffer) > 20_000
-
-
-# ------------------------------------------------------------------------- outcomes
-
-
-@pytest.mark.parametrize("state", MARKS)
-def test_a_state_is_marked_alike_on_the_command_line_and_on_the_screens(state: RunState) -> None:
-    run = scenes.summary(4, state=state, ended=NOW)
-    symbol = ink.OUTCOME[state][0]
-    assert render.outcome(run)[0].startswith(f"{symbol} run 0004 {state}")
-    assert any(f"{symbol} {state}" in text for text, _ in render.runs([run], NOW))
-    assert formats.samples(run.samples) in render.outcome(run)[1]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union, cast
 
 from .codec import ProtocolError, decode
-from .values import ErrorInfo, PatchFinding, RunState, StageName
+from .values import Cause, ErrorInfo, PatchFinding, RunState, StageName
 from .values import Throughput as Throughput
 
 
@@ -117,6 +117,14 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Diagnosed:
+    """The supervisor has read the log of a run that failed, and says what happened first."""
+
+    t: float
+    cause: Cause
+
+
+@dataclass(frozen=True)
 class Spawned:
     """The supervisor started the worker."""
 
@@ -160,6 +168,7 @@ Event = Union[
     Patched,
     Note,
     Failure,
+    Diagnosed,
     Spawned,
     Aborting,
     Ended,
@@ -178,6 +187,7 @@ EVENT_TYPES: dict[str, type[Any]] = {
         Patched,
         Note,
         Failure,
+        Diagnosed,
         Spawned,
         Aborting,
         Ended,

@@ -11,6 +11,7 @@ from typing import Any
 
 from .events import (
     Aborting,
+    Diagnosed,
     Ended,
     Event,
     Failure,
@@ -25,7 +26,7 @@ from .events import (
     Throughput,
     Wrote,
 )
-from .values import ErrorInfo, PatchFinding, Samples, StageTime
+from .values import Cause, ErrorInfo, PatchFinding, Samples, StageTime
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Standing:
     applied: tuple[str, ...] = ()
     warnings: tuple[Note, ...] = ()
     error: ErrorInfo | None = None
+    cause: Cause | None = None
     spawned: Spawned | None = None
     aborting: Aborting | None = None
     ended: Ended | None = None
@@ -129,6 +131,8 @@ def _changes(standing: Standing, event: Event) -> dict[str, Any]:
     if isinstance(event, Failure):
         # the first is the cause; what fails while it unwinds is not
         return {"error": standing.error or event.error}
+    if isinstance(event, Diagnosed):
+        return {"cause": event.cause}
     if isinstance(event, Spawned):
         return {"spawned": event}
     if isinstance(event, Aborting):

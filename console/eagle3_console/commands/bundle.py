@@ -15,11 +15,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from eagle3_agent.causes import CauseFinder
 from eagle3_agent.protocol import to_json
 from eagle3_agent.protocol.messages import StreamName
 from eagle3_agent.protocol.values import Problem, RunDetail
 from eagle3_console import scrub
-from eagle3_console.analysis.cause import CauseFinder
 from eagle3_console.errors import ConsoleError, ExitCode
 from eagle3_console.linkstate import LinkPort
 
@@ -135,15 +135,17 @@ async def _read(link: LinkPort, run: str, stream: StreamName) -> _Kept:
 
 
 def _members(detail: RunDetail, kept: dict[StreamName, _Kept]) -> dict[str, bytes]:
-    finder = CauseFinder()
-    finder.add(b"\n".join(kept["output"].lines()))
-    cause = finder.cause(detail.summary.error)
+    cause = detail.cause
+    if cause is None:  # an older agent does not look for it
+        finder = CauseFinder()
+        finder.add(b"\n".join(kept["output"].lines()))
+        cause = finder.cause(detail.summary.error)
     told = "no error was found in the log"
     if cause is not None:
-        known = [cause.known.means, cause.known.todo] if cause.known else []
         where = f"{cause.where.file}:{cause.where.line}" if cause.where else ""
         followed = [f"followed: {f.text}" for f in cause.followed]
-        told = "\n".join(filter(None, [cause.sentence, where, *known, *followed]))
+        lines = [cause.sentence, where, cause.means, cause.todo, *cause.before, *followed]
+        told = "\n".join(filter(None, lines))
     cut = " (its middle is left out)" if kept["output"].left_out else ""
     return {
         "README.txt": _README.format(mask=scrub.MASK, cut=cut).encode(),

@@ -17,8 +17,8 @@ from eagle3_console.runsearch import Column
 from eagle3_console.store import State
 from eagle3_console.widgets import ink
 from eagle3_console.widgets.panel import Panel
-from eagle3_console.widgets.run import error_headline, where
-from eagle3_console.widgets.runlist import RunList, head_row, totals
+from eagle3_console.widgets.run import where
+from eagle3_console.widgets.runlist import RunList, first_cause, head_row, totals
 
 from .base import ConsoleScreen
 
@@ -91,7 +91,7 @@ class PointedRun(Panel):
         if run.error is not None:
             spot = where(run.error)
             rest = f"   {spot}" if spot else ""
-            headline = error_headline(run.error, width)
+            headline = crop(first_cause(run), width)
             rows.append(ink.row(("✗ ", ink.BAD), headline, (rest, ink.DIM)))
             if self.has_class("-tall") and run.error.where is not None:
                 rows.append(ink.row(("  ▶ ", ink.NOW), clean(run.error.where.source.strip())))

@@ -88,11 +88,21 @@ class LogScreen(ConsoleScreen):
         Binding("w", "save", "save", tooltip="write the log, as it came, to a file here"),
     ]
 
-    def __init__(self, state: State, run: str, feed: Feed, *, at_error: bool = False) -> None:
+    def __init__(
+        self,
+        state: State,
+        run: str,
+        feed: Feed,
+        *,
+        at_error: bool = False,
+        at_line: int | None = None,
+    ) -> None:
+        """``at_line`` is the line to open at, ``at_error`` goes to the first error instead."""
         super().__init__(state)
         self.run = run
         self._feed = feed
-        self._at_error = at_error
+        self._at_error = at_error and at_line is None
+        self._at_line = at_line
         """Whether to go to the first error once it has been read."""
         self.buffer = LineBuffer()
         self.flushing = False
@@ -129,10 +139,19 @@ class LogScreen(ConsoleScreen):
                 self._soon()
                 if self._at_error:
                     self._go_to_error()
+                if self._at_line is not None and self.buffer.whole > self._at_line:
+                    self._go_to_line(self._at_line)
                 await asyncio.sleep(0)
         except ConsoleError as error:
             self.complain(error.problem)
         self._soon()
+
+    def _go_to_line(self, line: int) -> None:
+        self._at_line = None
+        view = self.view
+        view.search, view.hit = Search.of(FIRST_ERROR), line
+        view.update_lines()
+        view.go_to(line)
 
     def _go_to_error(self) -> None:
         """Stand on the first traceback, else, when all was read, on the first line of an error."""

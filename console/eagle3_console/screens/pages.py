@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -16,7 +15,6 @@ from eagle3_agent.protocol.fold import Standing, fold
 from eagle3_console.errors import ConsoleError
 from eagle3_console.hosttext import clean
 from eagle3_console.linkstate import Piece
-from eagle3_console.logerrors import LogErrors
 from eagle3_console.store import State, kept_tail
 from eagle3_console.widgets import ink
 from eagle3_console.widgets.pages import Known, errors_page, profile_rows, run_page
@@ -117,34 +115,16 @@ class RunScreen(RunReading):
 
 
 class ErrorsScreen(RunReading):
-    """What happened first?  ``log`` is read for what the engine's own processes said of it."""
+    """What happened first?"""
 
     KEYS: ClassVar[tuple[str, ...]] = ("log", "history", "start", "back", "help")
 
-    def __init__(self, state: State, run: str, feed: Feed, log: Feed) -> None:
-        super().__init__(state, run, feed)
-        self._log = log
-        self.said = LogErrors()
-
-    def on_mount(self) -> None:
-        super().on_mount()
-        if self.run:
-            self.begin(self._read_log, "log")
-
-    async def _read_log(self) -> None:
-        pieces = self._log()
-        try:
-            async for piece in pieces:
-                self.said.add(piece.data)
-                if piece.caught_up or self.said.full:
-                    break
-                await asyncio.sleep(0)
-        except ConsoleError:
-            return  # the page stands without it; the link's state says why
-        finally:
-            if isinstance(pieces, AsyncGenerator):
-                await pieces.aclose()
-        self.take(self.state)
+    def cause_line(self) -> int | None:
+        """The line of the run's log where the cause begins; None where that is not known."""
+        detail = self.state.details.get(self.run)
+        standing = self.standing(self.state)
+        cause = (standing.cause if standing else None) or (detail.cause if detail else None)
+        return cause.line if cause is not None else None
 
     def page(self, state: State, width: int) -> list[Content]:
         run = state.find(self.run)
@@ -152,7 +132,7 @@ class ErrorsScreen(RunReading):
             return [ink.row(("✓ ", ink.GOOD), "No run on this host has failed")]
         standing = self.standing(state) or Standing()
         known = Known(run, standing, self.tail(state), state.details.get(run.run))
-        return errors_page(known, state, width, self.said.lines)
+        return errors_page(known, state, width)
 
 
 class ProfileScreen(PageScreen):

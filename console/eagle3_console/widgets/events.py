@@ -8,6 +8,7 @@ from textual.content import Content
 
 from eagle3_agent.protocol.events import (
     Aborting,
+    Diagnosed,
     Ended,
     Event,
     Failure,
@@ -126,6 +127,8 @@ def describe(event: Event) -> tuple[str, str, str]:
         return ("!" if warning else " "), (ink.LOOK if warning else ""), clean(event.text)
     if isinstance(event, Failure):
         return "✗", ink.BAD, error_headline(event.error, 400)
+    if isinstance(event, Diagnosed):
+        return "✗", ink.BAD, f"first: {clean(event.cause.sentence)}"
     if isinstance(event, Patched):
         done = "applied" if event.applied else event.finding.status.replace("-", " ")
         return " ", ink.DIM, f"patch {clean(event.finding.patch)}: {done}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,13 +12,14 @@ from textual.content import Content
 from eagle3_agent.protocol.events import Event, Skipped
 from eagle3_agent.protocol.fold import Standing
 from eagle3_agent.protocol.values import ErrorInfo, Profile, RunDetail, RunSummary, Throughput
-from eagle3_console import bounds, formats
+from eagle3_console import bounds, formats, scrub
 from eagle3_console.hosttext import clean, clean_lines, crop, fit, folded
 from eagle3_console.outcomes import WRONG
 from eagle3_console.store import State
 from eagle3_console.verdicts import already_known
 
 from . import ink, throughput
+from .cause import cause_rows
 from .events import event_line
 from .events import rows as event_rows
 from .run import error_headline, stage_items, where
@@ -172,8 +172,8 @@ def _environment(environment: dict[str, Any], width: int) -> list[Content]:
 # ------------------------------------------------------------------------- an error
 
 
-def error_rows(error: ErrorInfo, width: int, log: Sequence[Content] = ()) -> list[Content]:
-    """The exception, where it was raised, what the log said before, and the whole traceback."""
+def error_rows(error: ErrorInfo, width: int) -> list[Content]:
+    """The exception and where it was raised."""
     said = folded("✗ " + error_headline(error, 4000), width - 2)
     rows = [ink.row("  ", (line, f"bold {ink.BAD}")) for line in said]
     rows += [ink.row("    ", clean(line)) for line in error.message.splitlines()[1:40]]
@@ -181,14 +181,7 @@ def error_rows(error: ErrorInfo, width: int, log: Sequence[Content] = ()) -> lis
         rows.append(ink.row("    ", (where(error), ink.DIM)))
     if error.where is not None and error.where.source:
         rows.append(ink.row("    ", ("▶ ", ink.NOW), clean(error.where.source.strip())))
-    rows = [ink.cut(r, width) for r in rows]
-    if log:
-        rows += [Content(""), Content.styled("  The log, before any traceback", ink.DIM)]
-        rows += [ink.row("  ", line) for line in log]
-    if error.traceback:
-        rows += [Content(""), Content.styled("  Traceback, whole", ink.DIM)]
-        rows += traceback_rows(error.traceback, width)
-    return rows
+    return [ink.cut(r, width) for r in rows]
 
 
 @lru_cache(maxsize=4)
@@ -201,20 +194,21 @@ def traceback_rows(text: str, width: int) -> tuple[Content, ...]:
     )
 
 
-def errors_page(known: Known, state: State, width: int, log: Sequence[str] = ()) -> list[Content]:
-    """What happened first, in one screen; ``log`` holds the first errors that the log names."""
+def errors_page(known: Known, state: State, width: int) -> list[Content]:
+    """What happened first, in one screen; what followed from it is folded below."""
     run, standing = known.run, known.standing
     error = standing.error or run.error
+    cause = standing.cause or (known.detail.cause if known.detail is not None else None)
     rows = [ink.cut(_what_became(known, state), width), *before_it(known, width)]
-    said = [
-        ink.row("  ", (part, ink.BAD)) for line in log for part in folded(clean(line), width - 4)
-    ]
-    if error is not None:
-        rows += section("What happened first", error_rows(error, width, said))
-    elif said:
-        rows += section("What the log said first", said)
+    if cause is not None:
+        rows += section("What happened first", cause_rows(cause, width))
+    elif error is not None:
+        rows += section("What happened first", error_rows(error, width))
     elif run.state in ("failed", "lost"):
         rows += [Content(""), Content("  No exception was recorded; l shows the log.")]
+    if error is not None and error.traceback:
+        title = "Traceback of the run's own process, whole"
+        rows += section(title, list(traceback_rows(error.traceback, width)))
     skipped = [e for e in known.tail if isinstance(e, Skipped)][-20:]
     if run.samples.skipped or standing.skipped or skipped:
         number = formats.count(max(run.samples.skipped, standing.skipped, len(skipped)))
@@ -264,5 +258,6 @@ def _setting(name: str, value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(clean(str(v)) for v in value) + "]"
     if isinstance(value, dict):
-        return "  ".join(f"{clean(k)}={clean(str(v))}" for k, v in value.items()) or "{ }"
+        shown = scrub.environment({k: str(v) for k, v in value.items()})
+        return "  ".join(f"{clean(k)}={clean(v)}" for k, v in shown.items()) or "{ }"
     return clean(str(value))

@@ -12,6 +12,7 @@ from eagle3_console.hosttext import clean, crop, crop_left, first_line
 from eagle3_console.store import ENDED, State
 
 from . import ink, throughput
+from .cause import cause_lines
 from .panel import Panel
 
 #: What an estimate is of.
@@ -76,7 +77,9 @@ def run_lines(state: State, run: RunSummary, width: int) -> list[Content]:
         return [*rows, Content.styled(words, ink.DIM)]
     rows += ink.spread(stage_items(standing, state.host_now), width)
     error = standing.error or run.error
-    if error is not None:
+    if standing.cause is not None:
+        rows += cause_lines(standing.cause, width)
+    elif error is not None:
         rows += error_lines(error, width)
     if run.state in ENDED:
         rows += _outcome(state, run, width)

@@ -16,7 +16,7 @@ from textual.visual import Visual
 
 from eagle3_agent.protocol.values import RunSummary, Samples
 from eagle3_console import formats
-from eagle3_console.hosttext import clean, fit
+from eagle3_console.hosttext import clean, crop, fit
 from eagle3_console.store import State
 
 from . import ink
@@ -133,7 +133,7 @@ def columns(width: int) -> list[tuple[str, int, bool]]:
     kept = [(n, w, r) for n, w, r, least in wanted if width >= least]
     used = sum(w + 2 for _, w, _ in kept) + 1
     if width - used >= 8:
-        kept.append(("first error", width - used, False))
+        kept.append(("first cause", width - used, False))
     return kept
 
 
@@ -151,7 +151,7 @@ def run_row(run: RunSummary, width: int, now: float) -> Content:
     """One run; symbols and words carry what the colours say."""
     symbol, colour = ink.OUTCOME[run.state]
     texts = _texts(run, now)
-    styles = {"run": ink.STRONG, "outcome": colour, "first error": ink.BAD, "engine": ink.DIM}
+    styles = {"run": ink.STRONG, "outcome": colour, "first cause": ink.BAD, "engine": ink.DIM}
     texts["outcome"] = f"{symbol} {run.state}"
     parts: list[ink.Part] = [" "]
     for number, (name, cells, right) in enumerate(columns(width)):
@@ -174,8 +174,15 @@ def _texts(run: RunSummary, now: float) -> dict[str, str]:
         "samples": done_of(run.samples),
         "tok/s": formats.UNKNOWN if rate is None else formats.rate(rate).removesuffix(" tok/s"),
         "written": formats.size(run.bytes),
-        "first error": error_headline(run.error, 300) if run.error else "",
+        "first cause": first_cause(run),
     }
+
+
+def first_cause(run: RunSummary) -> str:
+    """What happened first, in one clean line; of a run that nobody diagnosed, its own error."""
+    if run.cause:
+        return crop(clean(run.cause), 300)
+    return error_headline(run.error, 300) if run.error else ""
 
 
 def done_of(samples: Samples) -> str:

@@ -7,14 +7,17 @@ parent that lost a worker, the other ranks whose collective broke off, pipes, ca
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from eagle3_agent.protocol.values import ErrorInfo
+from eagle3_agent.protocol.values import Cause, ErrorInfo, Followed, Where
 
 from . import loglines
-from .known import Known, recognise
+from .known import recognise
 from .loglines import Line, rank_of
 from .tracebacks import Found, Frame, Raised, Tracebacks
 
@@ -31,6 +34,14 @@ _NCCL_WARN = re.compile(r"NCCL WARN (.{1,400})")
 
 #: Exceptions kept; a log that repeats one for hours does not need them all.
 _MOST = 600
+_MESSAGE_MOST = 20_000
+_LINE_MOST = 500
+
+#: Bytes of a log that are looked at: its beginning and, mostly, its end.
+_HEAD = 8 << 20
+_TAIL = 56 << 20
+_PIECE = 1 << 20
+
 #: Lines without an exception after which what came before was survived.
 _SURVIVED = 400
 
@@ -53,51 +64,6 @@ _SECONDARY = re.compile(
 )
 #: They are a consequence when something else failed, and a cause when nothing did.
 _LATE = re.compile(r"Watchdog caught|RPC call to \w+ timed out|TimeoutError|^Killed|timed out")
-
-
-@dataclass(frozen=True)
-class Folded:
-    """What followed, one line for all of a kind."""
-
-    text: str
-    """``Type: message``, short."""
-    processes: tuple[str, ...]
-    line: int
-    """Of the log, of the first of them."""
-
-
-@dataclass(frozen=True)
-class Cause:
-    """What a failed run's screen says."""
-
-    type: str
-    message: str
-    process: str = ""
-    rank: int | None = None
-    ranks: tuple[int, ...] = ()
-    """Every rank that failed in the same way."""
-    where: Frame | None = None
-    line: int | None = None
-    """Number of the log's line where it begins, from 0; None where the log does not show it."""
-    before: tuple[str, ...] = ()
-    hints: tuple[str, ...] = ()
-    """What NCCL said itself, before."""
-    known: Known | None = None
-    followed: tuple[Folded, ...] = ()
-    only_followed: bool = False
-    """The log holds nothing but consequences: the cause itself left no words."""
-
-    @property
-    def sentence(self) -> str:
-        """What happened first, in one sentence; never empty."""
-        who = _who(self)
-        what = _short(self.type)
-        first = _headline(self.message)
-        if first:
-            what += f": {first}"
-        elif self.where is not None:
-            what += f" without a message, raised by `{self.where.source or self.where.function}`"
-        return f"{who}{what}"
 
 
 class CauseFinder:
@@ -161,31 +127,36 @@ class CauseFinder:
         if late and (told is None or _follows(_raised(told))):
             return self._of(late[0], burst, told)
         if told is not None and not _follows(_raised(told)):
-            return replace(_from_told(told), followed=_fold(burst))
+            return _from_told(told, burst)
         if burst:
-            return replace(self._of(burst[0], burst, told), only_followed=True)
-        return _from_told(told) if told is not None else None
+            return self._of(burst[0], burst, told, only_followed=True)
+        return _from_told(told, burst) if told is not None else None
 
-    def _of(self, chosen: Found, burst: Sequence[Found], told: ErrorInfo | None) -> Cause:
+    def _of(
+        self,
+        chosen: Found,
+        burst: Sequence[Found],
+        told: ErrorInfo | None,
+        *,
+        only_followed: bool = False,
+    ) -> Cause:
         raised = chosen.first
         same = [f for f in burst if _alike(f.first, raised)]
         ranks = sorted({r for f in same if (r := rank_of(f.process)) is not None})
         rank = rank_of(chosen.process)
         if rank is None and told is not None and told.type.rsplit(".", 1)[-1] == raised.short_type:
             rank = told.rank
-        hints = tuple(text for at, text in self._warned if at <= chosen.end)[-3:]
-        return Cause(
-            raised.type,
-            raised.message,
-            chosen.process,
+        spoken = tuple(text for at, text in self._warned if at <= chosen.end)[-3:]
+        return _made(
+            raised,
             rank,
-            tuple(ranks),
-            raised.where,
-            chosen.line,
-            chosen.before,
-            hints if "NCCL" in raised.message or "nccl" in raised.message else (),
-            recognise(raised),
-            _fold([f for f in burst if f not in same]),
+            process=chosen.process,
+            ranks=tuple(ranks),
+            line=chosen.line,
+            before=tuple(said[:_LINE_MOST] for said in chosen.before),
+            hints=spoken if "nccl" in raised.message.lower() else (),
+            followed=_fold([f for f in burst if f not in same]),
+            only_followed=only_followed,
         )
 
 
@@ -229,7 +200,7 @@ def _without_numbers(raised: Raised) -> str:
     return re.sub(r"0x[0-9a-f]+|\d+(?:\.\d+)?", "#", _headline(raised.message))[:200]
 
 
-def _fold(found: Sequence[Found]) -> tuple[Folded, ...]:
+def _fold(found: Sequence[Found]) -> tuple[Followed, ...]:
     """One entry for each kind, in the order of the log."""
     kinds: dict[tuple[str, str], list[Found]] = {}
     for one in found:
@@ -239,7 +210,7 @@ def _fold(found: Sequence[Found]) -> tuple[Folded, ...]:
         raised = same[0].first
         text = ": ".join(p for p in (_short(raised.type), _headline(raised.message)) if p)
         names = dict.fromkeys(f.process.split(" ")[0] for f in same if f.process)
-        folded.append(Folded(text[:300], tuple(names)[:16], same[0].line))
+        folded.append(Followed(text[:300], tuple(names)[:16], same[0].line))
     return tuple(sorted(folded, key=lambda f: f.line))
 
 
@@ -249,11 +220,36 @@ def _raised(told: ErrorInfo) -> Raised:
     return Raised(told.type, told.message, frames)
 
 
-def _from_told(told: ErrorInfo) -> Cause:
-    raised = _raised(told)
-    return Cause(
-        told.type, told.message, "", told.rank, (), raised.where, None, known=recognise(raised)
+def _from_told(told: ErrorInfo, burst: Sequence[Found]) -> Cause:
+    return _made(_raised(told), told.rank, followed=_fold(burst))
+
+
+def _made(raised: Raised, rank: int | None, **more: Any) -> Cause:
+    known = recognise(raised)
+    where = raised.where
+    cause = Cause(
+        sentence="",
+        type=raised.type,
+        message=raised.message[:_MESSAGE_MOST],
+        rank=rank,
+        where=Where(where.file, where.line, where.function, where.source) if where else None,
+        kind=known.id if known else "",
+        means=known.means if known else "",
+        todo=known.todo if known else "",
+        **more,
     )
+    return replace(cause, sentence=_sentence(cause))
+
+
+def _sentence(cause: Cause) -> str:
+    what = _short(cause.type)
+    first = _headline(cause.message)
+    if first:
+        what += f": {first[:500]}"
+    elif cause.where is not None:
+        spot = cause.where.source or cause.where.function or cause.where.file
+        what += f" without a message, raised by `{spot}`"
+    return f"{_who(cause)}{what or 'an error without a name'}"
 
 
 def _short(kind: str) -> str:
@@ -275,3 +271,31 @@ def _who(cause: Cause) -> str:
     if cause.rank is not None:
         return f"rank {cause.rank}: "
     return f"{cause.process.split(' ')[0]}: " if cause.process else ""
+
+
+def of_log(path: Path, told: ErrorInfo | None = None) -> Cause | None:
+    """What happened first in a run, by its log and by what its failure event says.
+
+    Of a log of more than 64 MiB the middle is left out, and lines are not numbered.  Without a log
+    ``told`` alone speaks; None when that is None too.
+    """
+    finder = CauseFinder()
+    cut = False
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            cut = size > _HEAD + _TAIL
+            left = _HEAD if cut else size
+            while left > 0 and (data := file.read(min(_PIECE, left))):
+                finder.add(data)
+                left -= len(data)
+            if cut:
+                file.seek(size - _TAIL)
+                file.readline(_PIECE)
+                while data := file.read(_PIECE):
+                    finder.add(data)
+    except OSError:
+        pass  # a run that was never started has no log
+    found = finder.cause(told)
+    return replace(found, line=None) if found is not None and cut else found
