@@ -166,6 +166,7 @@ def test_a_crash_blocks_and_a_hang_cannot_be_told() -> None:
     found = verdict(EngineReport(step="import"), end="time", seconds=150.0)
     assert found.status == "warn"
     assert "cannot tell: importing vLLM did not end within 150 s" in found.saw
+    assert found.todo.startswith("A deep preflight waits ten minutes for it. See by hand: ")
 
 
 def test_no_report_warns_and_other_engines_skip() -> None:

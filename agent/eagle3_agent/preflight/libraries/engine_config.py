@@ -50,12 +50,12 @@ def _silent(seen: EngineFacts) -> str:
     return f"{show(seen.problem, 400) or 'the worker left no report'}{end}"
 
 
-def _cannot_tell(saw: str, profile: Profile) -> Verdict:
+def _cannot_tell(saw: str, profile: Profile, first: str = "") -> Verdict:
     return CHECK.verdict(
         "warn",
         f"cannot tell: {saw}",
         "What vLLM refuses shows itself after the load instead.",
-        f"See by hand: {show(profile.host.python, 200)} -c 'import vllm'",
+        f"{first}See by hand: {show(profile.host.python, 200)} -c 'import vllm'",
     )
 
 
@@ -119,7 +119,7 @@ def _ended(seen: EngineFacts, report: EngineReport, profile: Profile) -> Verdict
     words = show(seen.words, 300) or "without a word"
     if seen.end == "time":
         long = f"{doing} did not end within {seen.seconds:.0f} s; last words: {words}"
-        return _cannot_tell(long, profile)
+        return _cannot_tell(long, profile, "A deep preflight waits ten minutes for it. ")
     return CHECK.verdict(
         "block",
         f"the process ended by {show(seen.end, 40) or 'itself'} while {doing}: {words}",

@@ -17,8 +17,10 @@ from eagle3_agent.protocol import ProtocolError, dumps, from_json
 
 from . import identity, interpreter_facts, remembered, worker
 
-#: Seconds for the worker: vLLM from a cold network disk takes most of them.
+#: Seconds for the worker, and those of a deep preflight: vLLM from a cold network disk takes most
+#: of them.
 TIMEOUT = 150.0
+DEEP_TIMEOUT = 600.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def _measure(ask: Ask, key: str) -> EngineFacts:
         except ProtocolError:
             pass  # of another form: a miss
     began, at = time.monotonic(), time.time()
-    heard = worker.call(ask.profile, "dry", TIMEOUT)
+    heard = worker.call(ask.profile, "dry", DEEP_TIMEOUT if ask.deep else TIMEOUT)
     facts = EngineFacts(
         name,
         problem=f"the worker {heard.problem}" if heard.problem else "",
@@ -99,4 +101,10 @@ def _whole(report: EngineReport) -> bool:
     )
 
 
-PROBE = Probe("engine", EngineFacts, _collect, timeout=interpreter_facts.TIMEOUT + TIMEOUT + 4)
+PROBE = Probe(
+    "engine",
+    EngineFacts,
+    _collect,
+    timeout=interpreter_facts.TIMEOUT + TIMEOUT + 4,
+    deep_timeout=interpreter_facts.TIMEOUT + DEEP_TIMEOUT + 4,
+)
