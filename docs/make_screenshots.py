@@ -72,7 +72,8 @@ PICTURES = (
     Picture("dashboard-light", extracting, _EXTRACTING, theme="eagle-light"),
     Picture("dashboard-wide", extracting, _EXTRACTING, size=(200, 50)),
     Picture("loading", loading, ("load took 1:04 in run 1",), size=(120, 24)),
-    Picture("preflight-blocked", blocked, ("BLOCKED by 2", "7 more"), ("p",), (120, 26)),
+    Picture("preflight-blocked", blocked, ("BLOCKED by 2", "7 pass"), ("p",), (120, 34)),
+    Picture("preflight-action", blocked, ("Do it (y)",), ("p", "1"), (80, 24)),
     Picture("failed", failed, ("died unexpectedly", "Traceback"), ("e",), (120, 30)),
     Picture(
         "history", everything, ("HISTORY", "Executor failed"), ("h", "down", "down"), (120, 16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -11,13 +12,13 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from eagle3_agent.protocol.messages import Checked, RunPreflight
+from eagle3_agent.protocol.messages import Checked, Probing, RunPreflight
 from eagle3_agent.protocol.values import Problem
 from eagle3_console.app import ConsoleApp
 from eagle3_console.linkstate import Reconnecting
 from eagle3_console.screens.log import LogScreen
 from eagle3_console.screens.pages import RunReading
-from support import scenes
+from support import scenes, verdicts
 from support.fakelink import FakeLink
 from support.recording import host_at, moment, recorded
 from support.tui import Clock, make_app, reads, until
@@ -30,6 +31,12 @@ THEMES = ("eagle-dark", "eagle-light")
 def blocked() -> FakeLink:
     link = scenes.idle()
     link.answer(RunPreflight, lambda _: Checked(0, scenes.blocked_report()))
+    return link
+
+
+def offering() -> FakeLink:
+    link = scenes.idle()
+    link.answer(RunPreflight, lambda _: Checked(0, verdicts.many(scenes.NOW - 1)))
     return link
 
 
@@ -52,6 +59,7 @@ STATES: dict[str, tuple[Callable[[], FakeLink], Sequence[str]]] = {
     "dashboard-loading": (scenes.loading, ()),
     "dashboard-failed": (scenes.failed, ()),
     "preflight-blocked": (blocked, ("p",)),
+    "preflight-thirty": (offering, ("p",)),
     "h200-extracting": (extracting_h200, ()),
     "history": (after_all_runs, ("h", "down", "down")),
     "errors": (killed_rank, ("e",)),
@@ -70,6 +78,8 @@ ONCE: dict[str, tuple[Callable[[], FakeLink], Sequence[str]]] = {
     "profile": (scenes.extracting, ("f",)),
     "help": (scenes.extracting, ("question_mark",)),
     "abort": (scenes.extracting, ("a",)),
+    "preflight-action": (offering, ("p", "1")),
+    "preflight-unfolded": (offering, ("p", "space")),
 }
 
 
@@ -126,6 +136,24 @@ def test_state(name: str, snap_compare: Compare) -> None:
 
 def test_high_contrast(snap_compare: Compare) -> None:
     assert picture(snap_compare, scenes.extracting(), (), (120, 40), "eagle-contrast")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_deep_preflight_under_way(snap_compare: Compare, theme: str) -> None:
+    link = offering()
+    app = make_app(link)
+    app.theme = theme
+
+    async def before(pilot: Pilot[Any]) -> None:
+        await settled(pilot, link)
+        await pilot.press("p")
+        await settled(pilot, link)
+        link.progress = [Probing(0, 14, 22, ("nccl", "disk-throughput", "tiny-engine"))]
+        link.held[RunPreflight] = asyncio.Event()
+        await pilot.press("D")
+        await until(pilot, lambda: app.state.checks.probing is not None)
+
+    assert snap_compare(app, terminal_size=(80, 24), run_before=before)
 
 
 def test_link_lost(snap_compare: Compare) -> None:
