@@ -319,7 +319,7 @@ def make_root(folder: Path, archive: str) -> Path:
     ignore = shutil.ignore_patterns("__pycache__", "worker")
     shutil.copytree(AGENT, folder, ignore=ignore)
     (folder / "ARCHIVE").write_text(archive + "\n")
-    (folder / "eagle3_agent" / "preflight" / "__init__.py").write_text(_PREFLIGHT)
+    (folder / "eagle3_agent" / "preflight" / "command.py").write_text(_PREFLIGHT)
     return folder
 
 
