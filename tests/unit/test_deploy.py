@@ -36,7 +36,7 @@ def test_the_archive_holds_the_agent_and_pynvml_alone() -> None:
     assert inside == sorted(inside)
     assert {"__main__.py", "vendor/pynvml.py", "eagle3_agent/__main__.py"} <= set(inside)
     assert all(name.endswith(".py") for name in inside)
-    assert len(agent_archive().packed) < 400_000
+    assert len(agent_archive().packed) < 600_000
 
 
 def test_order_and_times_of_the_source_do_not_matter() -> None:
