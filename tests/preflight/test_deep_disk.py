@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_agent import processes
+from eagle3_agent import ending, processes
 from eagle3_agent.preflight.check import Ask, known
 from eagle3_agent.preflight.data.data_facts import PROBE as DATA
 from eagle3_agent.preflight.data.data_facts import DataFacts
@@ -119,9 +119,14 @@ class _Kept:
         return [Ended(command.name, done.returncode, 1.0)]
 
 
-def test_the_whole_probe_leaves_nothing_when_it_is_killed(tmp_path: Path) -> None:
-    """Killed by its process group while files are written, as the runner does it."""
-    request = dumps(Ask(profile(output_dir=str(tmp_path)), deep=True))
+@pytest.mark.parametrize("how", ["group", "tree"])
+def test_the_whole_probe_leaves_nothing_when_it_is_killed(tmp_path: Path, how: str) -> None:
+    """While files are written: by its group as the runner does it, or with all below it."""
+    temporary = tmp_path / "temporary"
+    output = tmp_path / "output"
+    temporary.mkdir()
+    output.mkdir()
+    request = dumps(Ask(profile(output_dir=str(output)), deep=True))
     code = (
         "import sys, json; from eagle3_agent.preflight.check import Ask; "
         "from eagle3_agent.protocol import from_json; "
@@ -130,15 +135,18 @@ def test_the_whole_probe_leaves_nothing_when_it_is_killed(tmp_path: Path) -> Non
     )
     probe = subprocess.Popen(
         [sys.executable, "-c", code, request],
-        env={**os.environ, "PYTHONPATH": str(AGENT)},
+        env={**os.environ, "PYTHONPATH": str(AGENT), "TMPDIR": str(temporary)},
         start_new_session=True,
     )
     try:
-        until(lambda: any(tmp_path.glob(".eagle3-exercise-*/*")), 30)
+        until(lambda: any(output.glob(".eagle3-exercise-*/*")), 30)
     finally:
-        os.killpg(probe.pid, signal.SIGKILL)
+        if how == "tree":
+            ending.kill_tree(probe.pid)
+        else:
+            os.killpg(probe.pid, signal.SIGKILL)
         probe.wait()
-    until(lambda: list(tmp_path.iterdir()) == [], 20)
+    until(lambda: [*output.iterdir(), *temporary.iterdir()] == [], 20)
 
 
 def test_writers_stop_in_time_and_at_the_first_error(

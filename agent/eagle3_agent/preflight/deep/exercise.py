@@ -25,8 +25,10 @@ CLEANING = 12.0
 #: Neither the working folder nor the user's PYTHON* variables reach a keeper.
 _ISOLATED = ("-I",)
 
+#: An orphan in a session of its own at once: who kills the probe with all below it must not kill
+#: what cleans up after it.
 _CHILD = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "import os, sys; os.fork() and os._exit(0); os.setsid(); sys.path.insert(0, sys.argv[1]); "
     "from eagle3_agent.preflight.deep import keeper; keeper.child(sys.argv[2])"
 )
 
