@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 
+from eagle3_agent import causes
 from eagle3_agent.protocol import decode_event, from_json
 from eagle3_agent.protocol.events import Event
 from eagle3_agent.protocol.fold import Standing, fold
@@ -104,6 +105,7 @@ class Recorded:
             environment=record.environment,
             folder=f"/root/.local/state/eagle3/runs/{record.run}",
             stages=standing.stages,
+            cause=causes.of_log(self.folder.output, standing.error) if standing.error else None,
         )
 
     def output(self, at: float = float("inf")) -> bytes:

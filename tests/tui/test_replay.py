@@ -187,8 +187,10 @@ async def test_the_errors_of_a_killed_rank_name_the_rank_that_died_and_l_goes_th
         await sees(
             pilot,
             "RUN 2 FAILED after 1:06, in extract, at sample 90",
-            "The log, before any traceback",
+            "rank 1",
             "Worker proc VllmWorker-1 died unexpectedly",
+            "was killed from outside",
+            "Followed from it",
         )
         assert isinstance(app.screen, ErrorsScreen)
         await pilot.press("l")
@@ -198,8 +200,7 @@ async def test_the_errors_of_a_killed_rank_name_the_rank_that_died_and_l_goes_th
         await until(pilot, lambda: log.view.hit is not None)
         hit = log.view.hit
         assert hit is not None
-        assert log.buffer.raw(hit) == b"Traceback (most recent call last):"
-        assert not any(b"Traceback" in log.buffer.raw(line) for line in range(hit))
+        assert b"VllmWorker-1 died unexpectedly" in log.buffer.raw(hit)
         await sees(pilot, "Traceback (most recent call last)", "died unexpectedly")
         assert not log.view.follow
 
