@@ -17,7 +17,7 @@ from eagle3_agent.preflight.libraries.interpreter_facts import PROBE as INTERPRE
 from eagle3_agent.preflight.libraries.interpreter_facts import InterpreterFacts
 from eagle3_agent.preflight.memory import checkpoint, host, host_facts, host_probe, shm, shm_facts
 from eagle3_agent.preflight.memory.checkpoint import CheckpointFacts, Group
-from eagle3_agent.preflight.memory.decoder import Decoder
+from eagle3_agent.preflight.memory.dimensions import Decoder
 from eagle3_agent.preflight.memory.host_facts import Ceiling, HostFacts
 from eagle3_agent.preflight.memory.host_probe import HostSide
 from eagle3_agent.preflight.memory.limits_facts import LimitsFacts

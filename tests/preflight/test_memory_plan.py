@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from eagle3_agent.nvml_facts import Health, Slice
 from eagle3_agent.preflight.check import Ask, Facts, known
 from eagle3_agent.preflight.gpus.gpu_facts import PROBE as GPUS
 from eagle3_agent.preflight.gpus.gpu_facts import GpuFacts
@@ -19,8 +20,8 @@ from eagle3_agent.preflight.libraries.interpreter_facts import PROBE as INTERPRE
 from eagle3_agent.preflight.libraries.interpreter_facts import InterpreterFacts
 from eagle3_agent.preflight.memory import checkpoint, fit, gpu, host_probe
 from eagle3_agent.preflight.memory.checkpoint import CheckpointFacts, Group
-from eagle3_agent.preflight.memory.decoder import Decoder, read_decoder
 from eagle3_agent.preflight.memory.demand import Demand, demand, token_bytes
+from eagle3_agent.preflight.memory.dimensions import Decoder, read_decoder
 from eagle3_agent.preflight.memory.host_facts import HostFacts
 from eagle3_agent.preflight.memory.host_probe import HostSide
 from eagle3_agent.preflight.memory.limits_facts import LimitsFacts
@@ -550,6 +551,15 @@ def test_gpus_that_say_nothing_are_no_guess(there: GpuFacts | None) -> None:
     found = judged(seen(), there)
     assert found.status == "warn"
     assert "weights 15.0 GiB" in found.saw
+
+
+def test_on_a_mig_slice_the_slices_memory_counts() -> None:
+    slices = (Slice("MIG-1", "1g.18gb", 0, 16 * GIB), Slice("MIG-7", "7g.141gb", 0, H200))
+    there = replace(gpus(0), health=(Health(0, slices=slices),))
+    small, whole = (judged(seen(), replace(there, visible=v)) for v in ("MIG-1", "MIG-7"))
+    assert small.status == "block"
+    assert small.saw.startswith("does not fit: GPU 0 has 16.0 GiB")
+    assert whole.status == "pass"
 
 
 def test_a_silent_probe() -> None:

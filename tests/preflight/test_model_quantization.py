@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from eagle3_agent import nvml
+from eagle3_agent.nvml_facts import Health, Slice
 from eagle3_agent.preflight.check import Ask, Facts, known
 from eagle3_agent.preflight.gpus.gpu_facts import PROBE as GPUS
 from eagle3_agent.preflight.gpus.gpu_facts import GpuFacts
@@ -169,6 +170,16 @@ def test_only_the_runs_gpus_count() -> None:
     both = capability.least(facts, profile(model_tensor_parallel_size=2))
     assert both == Device(2, "x", 60)
     assert capability.least(Facts(), profile()) is None
+
+
+def test_a_slice_has_the_capability_of_its_gpu() -> None:
+    devices = CapabilityFacts((Device(0, "old", 70), Device(1, "new", 90)))
+    sample = HostSample(0.0, gpus=(Gpu(0, "GPU-0"), Gpu(1, "GPU-1")))
+    seen = GpuFacts(sample, "MIG-1", (Health(1, slices=(Slice("MIG-1"),)),))
+    facts = known((capability.PROBE, devices), (GPUS, seen))
+    found = capability.least(facts, profile(model_tensor_parallel_size=1))
+    assert found is not None
+    assert found.index == 1
 
 
 def test_the_capability_is_asked_of_every_gpu_and_one_that_is_lost_is_left_out(

@@ -3,6 +3,10 @@
 Tensors of one name but for its numbers, of one dtype and one shape, are one group: a
 checkpoint of 200,000 tensors has some forty.  Broken files are the check ``model``'s matter;
 here they only make the sum unknown.
+
+``model_facts`` reads the same headers in a process of its own, side by side with this one: 0.75 s
+of CPU time each for 192,000 tensors in 64 shards, and nothing to be seen for a few hundred.  One
+pass would take longer than either, and a shard that it stumbles over would cost both checks.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Any
 from eagle3_agent.preflight.check import Ask, Probe
 from eagle3_agent.preflight.files import open_regular
 
-from .decoder import Decoder, read_decoder
+from .dimensions import Decoder, read_decoder
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from eagle3_agent.protocol.values import EngineName, Profile
 
 from .checkpoint import CheckpointFacts, Group
-from .decoder import Decoder
+from .dimensions import Decoder
 from .sharding import KNOWN, Span, Split, exactly, item_size, weights
 
 #: Tokens of a block of vLLM's KV cache on a GPU, and on the CPU (``platforms/cpu.py``).

@@ -82,7 +82,7 @@ def _rooms(facts: Facts, profile: Profile) -> tuple[tuple[Room, ...], str]:
     found = facts.maybe(gpu_facts.PROBE)
     if found is None:
         return (), "NVML did not answer"
-    gpus = gpu_facts.select(found.visible, found.sample.gpus).gpus
+    gpus = gpu_facts.select(found.visible, found.sample.gpus, found.health).gpus
     if not gpus:
         return (), show(found.sample.gpu_problem) or "no GPU that the run would see"
     rooms: list[Room] = []

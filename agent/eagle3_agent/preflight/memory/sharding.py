@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import Literal
 
 from .checkpoint import TOWER, Group
-from .decoder import Decoder
+from .dimensions import Decoder
 
 Kind = Literal["column", "row", "kv", "qkv", "vocab", "replicated", "tower", "unknown"]
 

@@ -58,7 +58,7 @@ def least(facts: Facts, profile: Profile) -> Device | None:
         return None
     devices = {d.index: d for d in told.devices}
     if seen is not None:
-        gpus = gpu_facts.select(seen.visible, seen.sample.gpus).gpus
+        gpus = gpu_facts.select(seen.visible, seen.sample.gpus, seen.health).gpus
         used = {g.index for g in gpus[: profile.model.tensor_parallel_size]}
         devices = {i: d for i, d in devices.items() if i in used}
     return min(devices.values(), key=lambda d: d.capability, default=None)

@@ -38,18 +38,18 @@ class Config:
 
 
 def interpret(config: dict[str, Any]) -> Config:
-    text = _decoder(config)
+    text = decoder_part(config)
     return Config(
         model_type=word(config.get("model_type")),
         text_type=word(text.get("model_type")) or word(config.get("model_type")),
         architecture=", ".join(map(word, _items(config.get("architectures"))))[:200],
-        layers=_count(text, _LAYERS),
-        hidden=_count(text, _HIDDEN),
-        vocab=_count(text, ("vocab_size",)),
-        dtype=_dtype(config, text),
+        layers=count(text, _LAYERS),
+        hidden=count(text, _HIDDEN),
+        vocab=count(text, ("vocab_size",)),
+        dtype=dtype(config, text),
         quantisation=quantised.find(config, text),
         auto_map=auto_map(config),
-        extra_layers=_count(text, ("num_nextn_predict_layers",)) or 0,
+        extra_layers=count(text, ("num_nextn_predict_layers",)) or 0,
         routed_scale=_float(text.get("routed_scaling_factor")),
         special_ids={**_special(text), **_special(config)},
     )
@@ -71,10 +71,10 @@ def auto_map(config: dict[str, Any]) -> dict[str, str]:
     return {name: value for name, value in found.items() if name and value}
 
 
-def _decoder(config: dict[str, Any]) -> dict[str, Any]:
+def decoder_part(config: dict[str, Any]) -> dict[str, Any]:
     """The part that describes the decoder: the config itself, or nested one or two deep."""
     for _ in range(2):
-        if _count(config, _LAYERS) is not None:
+        if count(config, _LAYERS) is not None:
             return config
         inner = [config[k] for k in _NESTED if isinstance(config.get(k), dict)]
         if not inner:
@@ -83,7 +83,8 @@ def _decoder(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _count(config: dict[str, Any], names: tuple[str, ...]) -> int | None:
+def count(config: dict[str, Any], names: tuple[str, ...]) -> int | None:
+    """The first of these keys that holds a whole number above 0 that a model could have."""
     for name in names:
         value = config.get(name)
         if type(value) is int and 0 < value < 2**40:
@@ -97,7 +98,8 @@ def _float(value: Any) -> float | None:
     return float(value)
 
 
-def _dtype(*configs: dict[str, Any]) -> str:
+def dtype(*configs: dict[str, Any]) -> str:
+    """``float32``, ``bfloat16`` or ``float16`` by the first that says so, or empty."""
     for config in configs:
         for key in ("dtype", "torch_dtype"):
             name = word(config.get(key)).removeprefix("torch.")

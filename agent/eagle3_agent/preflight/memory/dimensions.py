@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-#: Where multimodal configs keep the language model's part.
-_NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
-
-_FLOATS = ("float32", "bfloat16", "float16")
+from eagle3_agent.preflight.model import config as configs
+from eagle3_agent.preflight.model.config import word
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Decoder:
 
 def read_decoder(config: dict[str, Any]) -> Decoder:
     """Whatever the file holds: what is not a sound number is 0."""
-    text = _text(config)
+    text = configs.decoder_part(config)
     heads = _number(text, "num_attention_heads", "n_head")
     hidden = _number(text, "hidden_size", "n_embd", "d_model")
     layers = _number(text, "num_hidden_layers", "n_layer", "num_layers")
@@ -64,8 +62,8 @@ def read_decoder(config: dict[str, Any]) -> Decoder:
     scheme = quantization.get("kv_cache_scheme")
     names = config.get("architectures")
     return Decoder(
-        architecture=_word(names[0]) if isinstance(names, list) and names else "",
-        model_type=_word(text.get("model_type")),
+        architecture=word(names[0]) if isinstance(names, list) and names else "",
+        model_type=word(text.get("model_type")),
         layers=layers,
         hidden=hidden,
         vocab=_number(text, "vocab_size"),
@@ -84,21 +82,11 @@ def read_decoder(config: dict[str, Any]) -> Decoder:
         window=window,
         window_layers=window_layers,
         tied=_flag(text, config, "tie_word_embeddings"),
-        dtype=_dtype(config, text),
-        quantization=_word(quantization.get("quant_method")),
+        dtype=configs.dtype(config, text),
+        quantization=word(quantization.get("quant_method")),
         kv_bits=_number(scheme, "num_bits") if isinstance(scheme, dict) else 0,
         towers=bool(config.keys() & {"vision_config", "audio_config"}),
     )
-
-
-def _text(config: dict[str, Any]) -> dict[str, Any]:
-    """The part that describes the decoder, nested two deep at most."""
-    for _ in range(2):
-        inner = [config[k] for k in _NESTED if isinstance(config.get(k), dict)]
-        if not inner or _number(config, "num_hidden_layers", "n_layer"):
-            break
-        config = inner[0]
-    return config
 
 
 def _windows(text: dict[str, Any], layers: int) -> tuple[int, int]:
@@ -115,15 +103,7 @@ def _windows(text: dict[str, Any], layers: int) -> tuple[int, int]:
 
 
 def _number(config: dict[str, Any], *names: str) -> int:
-    for name in names:
-        value = config.get(name)
-        if type(value) is int and 0 < value < 2**40:
-            return value
-    return 0
-
-
-def _word(value: Any) -> str:
-    return value[:100] if isinstance(value, str) else ""
+    return configs.count(config, names) or 0
 
 
 def _flag(text: dict[str, Any], config: dict[str, Any], name: str) -> bool | None:
@@ -131,12 +111,3 @@ def _flag(text: dict[str, Any], config: dict[str, Any], name: str) -> bool | Non
         if isinstance(part.get(name), bool):
             return bool(part[name])
     return None
-
-
-def _dtype(*configs: dict[str, Any]) -> str:
-    for config in configs:
-        for key in ("dtype", "torch_dtype"):
-            name = str(config.get(key) or "").removeprefix("torch.")
-            if name in _FLOATS:
-                return name
-    return ""
