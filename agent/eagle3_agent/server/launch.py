@@ -12,7 +12,7 @@ import os
 import subprocess
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eagle3_agent import claims, runs
 from eagle3_agent.preflight.check import Outcome
@@ -21,7 +21,7 @@ from eagle3_agent.protocol.values import ErrorInfo, Profile, Report, Verdict
 from eagle3_agent.runs import RunFolder, RunRecord
 from eagle3_agent.summaries import Entry
 
-from . import probing
+from . import probing, script_state
 from .agent import Agent
 from .errors import Refusal
 from .spawning import end_unstarted, spawn, tell_preflight
@@ -81,6 +81,8 @@ class Launcher:
         blocking = [v for v in outcome.report.blocking if v.check not in spared]
         if blocking:
             raise _blocked(blocking, outcome.report)
+        script = await script_state.of(wish.profile)
+        outcome = replace(outcome, environment={**outcome.environment, **script})
         # from here on it happens, whether or not the client is still there to hear of it
         return await asyncio.shield(self._create(wish, mine, outcome, began))
 
