@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,8 @@ def test_every_sample_is_on_the_disk_when_finish_returns(bench: Bench) -> None:
     assert sorted(entries) == list(range(50))
     lines = bench.lines()
     assert {x.entry.index: x.entry for x in lines if isinstance(x, Written)} == entries
-    assert [x for x in lines if not isinstance(x, Written)] == [MEASURED]
+    (told,) = (x for x in lines if isinstance(x, Measured))
+    assert replace(told, disk_free=None, disk_total=None) == MEASURED
     for index, entry in entries.items():
         assert (bench.folder / entry.file).read_bytes() == f"sample {index}".encode()
         assert manifest.intact(bench.folder, entry) == ""
@@ -381,3 +383,31 @@ def test_a_slow_disk_bounds_the_memory_of_the_process(bench: Bench) -> None:
     # six in the pool, one in the feeder's hands, one that a thread or the feeder has just let go
     assert 4 < float(found) < 9
     assert len(manifest.entries(bench.folder)) == 200
+
+
+def test_figures_say_how_much_room_the_disk_has_once_a_file_is_written(bench: Bench) -> None:
+    pool = bench.pool(plain)
+    pool.tell(MEASURED)
+    pool.submit(bench.item(1))
+    pool.finish()
+    pool.tell(MEASURED)
+    first, last = (line for line in bench.lines() if isinstance(line, Measured))
+    assert (first.disk_free, first.disk_total) == (None, None)
+    told = os.statvfs(bench.folder)
+    assert last.disk_total == told.f_blocks * told.f_frsize
+    assert last.disk_free is not None
+    assert abs(last.disk_free - told.f_bavail * told.f_frsize) < 2**30
+
+
+def test_a_disk_that_does_not_say_its_room_fails_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(path: object) -> os.statvfs_result:
+        raise OSError(errno.EIO, "no answer", str(path))
+
+    monkeypatch.setattr(os, "statvfs", refuses)
+    pool = bench.pool(plain)
+    pool.submit(bench.item(1))
+    pool.finish()
+    pool.tell(MEASURED)
+    assert [line.disk_free for line in bench.lines() if isinstance(line, Measured)] == [None]

@@ -115,7 +115,9 @@ def test_figures_come_once_a_second_and_the_last_ones_always(tmp_path: Path) -> 
     told.reporter.begin()
     for steps in range(1, 4):
         now[0] += 0.4
-        told.ledger.append(Measured(10 * steps, steps, 1.0, 0.5, 0.25, 0.125, 3.0, 0.1, 0.75, 400))
+        told.ledger.append(
+            Measured(10 * steps, steps, 1.0, 0.5, 0.25, 0.125, 3.0, 0.1, 0.75, 400, 7, 9)
+        )
         told.reporter._turn()
     told.reporter.finish()
     figures = [e for e in told.events if isinstance(e, Throughput)]
@@ -126,6 +128,7 @@ def test_figures_come_once_a_second_and_the_last_ones_always(tmp_path: Path) -> 
     assert (last.prefill, last.capture, last.copy, last.wait) == (1.0, 0.5, 0.25, 0.125)
     assert (last.write, last.padding, last.fill) == (3.0, 0.1, 0.75)
     assert (last.threads, last.buffer_peak, last.buffer_limit) == (3, 400, 500)
+    assert (last.disk_free, last.disk_total) == (7, 9)
 
 
 def test_a_sample_twice_or_unasked_ends_the_run(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ class Standing:
     ended: Ended | None = None
     last: float | None = None
     """Epoch seconds of the newest event."""
+    moved: float | None = None
+    """Epoch seconds of the newest event that says the run went on: a sample, a shard, a stage."""
 
     @property
     def stage(self) -> StageTime | None:
@@ -90,7 +92,20 @@ class Standing:
 
 def fold(standing: Standing, event: Event) -> Standing:
     """``standing`` after one more event."""
-    return replace(standing, last=event.t, **_changes(standing, event))
+    changes = _changes(standing, event)
+    if _goes_on(standing, event):
+        changes["moved"] = event.t
+    return replace(standing, last=event.t, **changes)
+
+
+def _goes_on(standing: Standing, event: Event) -> bool:
+    """Whether the run came further: not by figures that repeat themselves, nor by a note."""
+    if isinstance(event, Progress):
+        before = (standing.done, standing.skipped, standing.bytes)
+        return (event.done, event.skipped, event.bytes) != before
+    if isinstance(event, Load):
+        return event.done != standing.shards_done or event.total != standing.shards_total
+    return isinstance(event, (Stage, Wrote, Skipped, Plan, Spawned))
 
 
 def _changes(standing: Standing, event: Event) -> dict[str, Any]:

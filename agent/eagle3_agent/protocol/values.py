@@ -364,6 +364,11 @@ class Throughput:
     buffer_peak: int
     """Bytes of host memory that states on their way to the disk held at most."""
     buffer_limit: int
+    disk_free: int | None = None
+    """Bytes that the run's user may still write to the output's filesystem, asked for by a writer
+    after its newest file; None before that, and where the filesystem does not say."""
+    disk_total: int | None = None
+    """The filesystem's size in bytes."""
 
 
 @dataclass(frozen=True)

@@ -219,6 +219,8 @@ class Reporter:
             threads=self._bounds.threads,
             buffer_peak=found.buffer_peak,
             buffer_limit=self._bounds.buffer_bytes,
+            disk_free=found.disk_free,
+            disk_total=found.disk_total,
         )
 
 

@@ -62,6 +62,10 @@ class Measured:
     """Share, 0 to 1, of the steps' token budget that was used."""
     buffer_peak: int
     """Bytes."""
+    disk_free: int | None = None
+    """Bytes that this user may still write to the output's filesystem, as it said after the newest
+    file; None before that, and where it does not say."""
+    disk_total: int | None = None
 
 
 Line = Union[Written, Rejected, Fault, Measured]

@@ -20,6 +20,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from eagle3_agent import runs
@@ -45,6 +46,9 @@ _ABORT = 8.0
 """Seconds that ``abort`` waits for threads that are inside of a write or a copy."""
 
 _WATCH = 0.2
+
+_LOOK_EVERY = 1.0
+"""Seconds between two questions for the room left on the disk."""
 
 _LOST = (
     "resume the run; if the kernel killed it for want of memory, with a smaller output.buffer or "
@@ -77,6 +81,8 @@ class Pool:
         self._stop = self._ended = False
         self._cause = ""
         self._synced = time.monotonic()
+        self._looked = float("-inf")
+        self._room: tuple[int, int] | None = None
         self.peak = 0
         """The most bytes of states that were in the pool's hands at once."""
         self.seconds = 0.0
@@ -134,6 +140,9 @@ class Pool:
     def tell(self, measured: Measured) -> None:
         """A line of figures for the run, at most one a second; raises PoolFailed."""
         self._check()
+        if self._room is not None:
+            free, total = self._room
+            measured = replace(measured, disk_free=free, disk_total=total)
         try:
             self._ledger.append(measured)
         except OSError as error:
@@ -260,12 +269,26 @@ class Pool:
                 self._synced = time.monotonic()
         if due:
             self._sync()
+        self._look()
         self._ledger.append(Written(entry))
 
     def _whole(self, item: Item, names: Names, process: WriterProcess | None) -> Whole:
         if process is not None and item.states.offset is not None:
             return process.write(item, names)
         return sample.write(item, self._output, names, lambda: self._stop, self._save)
+
+    def _look(self) -> None:
+        """Ask for the room left: here, where a mount that hangs holds up nobody but a writer."""
+        with self._changed:
+            if time.monotonic() - self._looked < _LOOK_EVERY:
+                return
+            self._looked = time.monotonic()
+        try:
+            told = os.statvfs(self._folder)
+        except OSError:
+            return  # the figure before stays; what ails the folder ends the next write
+        if told.f_blocks:  # some network filesystems say nothing, as zeros
+            self._room = (told.f_bavail * told.f_frsize, told.f_blocks * told.f_frsize)
 
     def _sync(self) -> None:
         """First the names, then the lines that speak of them."""
