@@ -189,7 +189,9 @@ class _Times:
             padding=0.0,
             fill=1.0,
             buffer_peak=pool.peak,
-            **self._spent,
+            prefill=self._spent["prefill"],
+            copy=self._spent["copy"],
+            wait=self._spent["wait"],
         )
 
 
