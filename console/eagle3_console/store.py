@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Union
+from typing import Any, Union
 
 from eagle3_agent.protocol.events import Event, Load, Progress, Stage, Throughput, Wrote
 from eagle3_agent.protocol.fold import Standing, fold
@@ -59,6 +59,11 @@ class State:
     read_only: bool = False
     profile: Profile | None = None
     profile_path: str = ""
+    """The file that it came from; empty without one."""
+    profile_run: str = ""
+    """The run whose profile it was, when it came from the history."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that differ from the file in this session, by key; None for one left out."""
     link: LinkState = field(default_factory=lambda: Connecting("opening the connection"))
     shown_at: float | None = None
     """When the newest data on the screen came (workstation's clock)."""
@@ -208,6 +213,16 @@ class DetailCame:
     detail: RunDetail
 
 
+@dataclass(frozen=True)
+class ProfileChosen:
+    """What a start runs from now on; a preflight of another profile says nothing about it."""
+
+    profile: Profile
+    path: str = ""
+    run: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
 Input = Union[
     Ticked,
     LinkMoved,
@@ -218,6 +233,7 @@ Input = Union[
     Followed,
     Happened,
     DetailCame,
+    ProfileChosen,
     checks.News,
 ]
 
@@ -247,6 +263,15 @@ def apply(state: State, news: Input) -> State:
             kept.pop(next(iter(kept)))
         kept[news.detail.summary.run] = news.detail
         return replace(state, details=kept)
+    if isinstance(news, ProfileChosen):
+        return replace(
+            state,
+            profile=news.profile,
+            profile_path=news.path,
+            profile_run=news.run,
+            overrides=news.overrides,
+            checks=state.checks if news.profile == state.profile else Checks(),
+        )
     now = news.now if isinstance(news, checks.CheckBegan | checks.ActBegan) else state.now
     return replace(state, checks=checks.apply(state.checks, news), now=now)
 
