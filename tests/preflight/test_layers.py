@@ -50,8 +50,8 @@ def test_ids_of_another_convention_are_recognised(wanted: tuple[int, ...], words
 def test_the_convention_is_spelled_out() -> None:
     found = verdict((2, 30, 58, 60), 61)
     assert found.saw == (
-        "layers [2, 30, 58, 60]: states after decoder layer i (0-based) of 61; 60 is the last: "
-        "the verifier's own final state, before the final norm"
+        "layers [2, 30, 58, 60] of 61, 0-based, the state after each; 60, the last, is the "
+        "verifier's, before the final norm"
     )
     assert "0 is after the first layer, not the embeddings" in verdict((0, 29)).saw
 

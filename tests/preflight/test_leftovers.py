@@ -59,6 +59,14 @@ def test_a_worker_under_its_supervisor_is_a_run_and_no_leftover() -> None:
     found = verdict(replace(OURS, guarded=True))
     assert found.status == "pass"
     assert "running under a supervisor: 0003" in found.saw
+    elsewhere = [
+        replace(OURS, guarded=True, elsewhere=True, run=f"/{'home/' * 30}runs/000{i}")
+        for i in range(3)
+    ]
+    found = verdict(*elsewhere)
+    assert "home/runs/0000, …" in found.saw
+    assert found.saw.endswith("home/runs/0001 and 1 more")
+    assert len(found.saw) < 200
 
 
 def test_what_a_run_left_can_be_ended_run_by_run() -> None:
@@ -98,7 +106,9 @@ def test_what_cannot_be_ended_is_told() -> None:
 
 
 def test_processes_that_cannot_be_read_are_told() -> None:
-    assert "12 processes of other users not readable" in verdict(hidden=12).saw
+    assert verdict(hidden=12).saw == (
+        "no process of an earlier run is left (12 of other users' processes cannot be looked into)"
+    )
 
 
 def test_many_are_counted() -> None:

@@ -44,7 +44,9 @@ def test_a_writable_folder_passes() -> None:
     assert verdict().status == "pass"
     found = verdict(exists=False, place="/out")
     assert found.status == "pass"
-    assert "/out/run will be made in /out" in found.saw
+    assert "/out/run will be made: written" in found.saw
+    deeper = verdict(exists=False, place="/")
+    assert "/out/run will be made in /: written" in deeper.saw
 
 
 def test_a_folder_that_cannot_be_written_blocks() -> None:

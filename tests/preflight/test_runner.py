@@ -28,11 +28,11 @@ from support.preflight import gone, profile, until
 ROOT = Path(runner.__file__).parents[2]
 
 IDS = (
-    "interpreter", "gpu-count", "gpu-clean", "gpu-health", "gpu-modes", "gpu-driver",
-    "gpu-links", "gpu-kernel-log", "leftovers", "others", "stuck", "locks", "model",
-    "layers", "dtype", "quantization", "trust-remote-code", "tokenizer", "data",
-    "gpu-memory", "host-memory", "limits", "shm", "output", "filesystem", "disk",
-    "disk-speed", "records", "compat", "engine-config", "capture"
+    "interpreter", "gpu-count", "gpu-clean", "others", "leftovers", "gpu-health", "gpu-driver",
+    "gpu-modes", "gpu-links", "gpu-kernel-log", "gpu-memory", "host-memory", "model", "layers",
+    "dtype", "quantization", "trust-remote-code", "tokenizer", "data", "output", "filesystem",
+    "disk", "disk-speed", "records", "compat", "engine-config", "capture", "stuck", "locks",
+    "limits", "shm",
 )  # fmt: skip
 
 

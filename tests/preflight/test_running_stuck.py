@@ -74,7 +74,9 @@ def test_the_kernels_own_threads_count_only_in_the_gpus_driver() -> None:
 def test_a_zombie_is_told_and_many_of_one_parent_warn() -> None:
     found = verdict(StuckFacts(zombies=(DEAD,)))
     assert found.status == "pass"
-    assert "dead and not reaped: pid 600 python of pid 590 (bash); no memory" in found.saw
+    assert found.saw.endswith("; 1 dead process not reaped yet by pid 590 (bash): harmless")
+    two = verdict(StuckFacts(zombies=(DEAD, replace(DEAD, pid=601, parent=7))))
+    assert "2 dead processes not reaped yet by pid 590 (bash) and others: harmless" in two.saw
     crowd = tuple(replace(DEAD, pid=i) for i in range(20))
     found = verdict(StuckFacts(zombies=crowd))
     assert found.status == "warn"

@@ -36,8 +36,8 @@ def test_a_whole_tokenizer_passes_and_says_how_answers_are_found() -> None:
     found = verdict()
     assert found.status == "pass"
     assert found.saw == (
-        "tokenizer.json (LlamaTokenizer), 99 tokens; the template in tokenizer_config.json has no "
-        "generation marks: answers are located by comparing prefixes"
+        "tokenizer.json, 99 tokens; tokenizer_config.json has no generation marks, so answers "
+        "are found by prefix"
     )
     assert "marks the answers itself" in verdict(marked=True).saw
 
@@ -89,7 +89,7 @@ def test_a_vocabulary_that_does_not_fit_warns(
 def test_what_cannot_be_told() -> None:
     found = verdict(tokens=None, largest_id=-1, files=("tiktoken.model",))
     assert found.status == "pass"
-    assert "its vocabulary is not read here" in found.saw
+    assert "the vocabulary is not read here" in found.saw
     assert verdict(folder_problem="cannot be listed").status == "skip"
     assert verdict(model=ModelFacts("/m", "does not exist")).status == "skip"
     silent = Facts(silent={"tokenizer": "did not answer within 30 s"})

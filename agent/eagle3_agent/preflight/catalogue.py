@@ -1,4 +1,8 @@
-"""Every check, in the order in which a report lists them."""
+"""Every check, in the order in which a report lists them: what blocks most first.
+
+The interpreter, the GPUs and who holds them, memory, the model, the data, the output, what the
+libraries make of it, the host; then the deep ones.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +30,15 @@ CHECKS: tuple[Check, ...] = (
     script.CHECK,
     gpu_count.CHECK,
     gpu_clean.CHECK,
+    others.CHECK,
+    leftovers.CHECK,
     gpu_health.CHECK,
-    gpu_modes.CHECK,
     gpu_driver.CHECK,
+    gpu_modes.CHECK,
     gpu_links.CHECK,
     gpu_kernel_log.CHECK,
-    leftovers.CHECK,
-    others.CHECK,
-    stuck.CHECK,
-    locks.CHECK,
+    memory.CHECK,
+    host.CHECK,
     model.CHECK,
     layers.CHECK,
     dtype.CHECK,
@@ -42,10 +46,6 @@ CHECKS: tuple[Check, ...] = (
     remote_code.CHECK,
     tokenizer.CHECK,
     data.CHECK,
-    memory.CHECK,
-    host.CHECK,
-    limits.CHECK,
-    shm.CHECK,
     output.CHECK,
     filesystem.CHECK,
     disk.CHECK,
@@ -54,6 +54,10 @@ CHECKS: tuple[Check, ...] = (
     compat.CHECK,
     engine_config.CHECK,
     capture.CHECK,
+    stuck.CHECK,
+    locks.CHECK,
+    limits.CHECK,
+    shm.CHECK,
     compute.CHECK,
     peers.CHECK,
     allreduce.CHECK,

@@ -204,7 +204,7 @@ PROBE = Probe(
 
 CHECK = Check(
     id="gpu-compute",
-    title="GPUs compute",
+    title="GPUs compute right",
     needs=(PROBE,),
     judge=judge,
     silence="warn",

@@ -199,7 +199,7 @@ PROBE = Probe("disk-throughput", DiskFacts, _collect, timeout=TIMEOUT + 60.0 + e
 
 CHECK = Check(
     id="disk-throughput",
-    title="Disk under several writers",
+    title="Output disk fast under load",
     needs=(PROBE,),
     wants=(DATA, MODEL, OUTPUT),
     judge=judge,

@@ -314,7 +314,7 @@ PROBE = Probe(
 
 CHECK = Check(
     id="tiny-engine",
-    title="A tiny model through the engine",
+    title="Tiny model extracts right",
     needs=(PROBE,),
     judge=judge,
     silence="warn",

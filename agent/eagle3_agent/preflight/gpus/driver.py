@@ -119,7 +119,7 @@ def _too_old(profile: Profile, saw: str, torch: str, least: int | None) -> Verdi
 
 CHECK = Check(
     id="gpu-driver",
-    title="GPU driver",
+    title="GPU driver fits torch",
     needs=(PROBE,),
     wants=(interpreter_facts.PROBE,),
     judge=judge,

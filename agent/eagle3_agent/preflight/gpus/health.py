@@ -161,7 +161,7 @@ def _well(found: list[tuple[Gpu, Health]]) -> str:
 
 CHECK = Check(
     id="gpu-health",
-    title="GPU health",
+    title="GPUs healthy",
     needs=(PROBE,),
     wants=(interpreter_facts.PROBE,),
     judge=judge,

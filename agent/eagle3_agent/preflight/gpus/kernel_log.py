@@ -134,7 +134,7 @@ def _span(log: KernelLogFacts) -> str:
 
 CHECK = Check(
     id="gpu-kernel-log",
-    title="GPU errors in the kernel log",
+    title="Kernel log free of GPU errors",
     needs=(PROBE,),
     wants=(GPUS, interpreter_facts.PROBE),
     judge=judge,

@@ -188,7 +188,7 @@ def _by_level(pairs: list[Pair]) -> str:
 
 CHECK = Check(
     id="gpu-links",
-    title="GPU links",
+    title="GPU links up",
     needs=(PROBE,),
     wants=(interpreter_facts.PROBE,),
     judge=judge,

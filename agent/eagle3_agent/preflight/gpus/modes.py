@@ -163,7 +163,7 @@ def _well(known: list[tuple[Gpu, Health]]) -> str:
 
 CHECK = Check(
     id="gpu-modes",
-    title="GPU modes",
+    title="GPU modes usable",
     needs=(PROBE,),
     wants=(interpreter_facts.PROBE,),
     judge=judge,

@@ -80,7 +80,7 @@ def _cannot_tell(seen: EngineFacts) -> Verdict:
 
 CHECK = Check(
     id="capture",
-    title="How the states are captured",
+    title="States can be captured",
     needs=(PROBE,),
     judge=judge,
     silence="warn",

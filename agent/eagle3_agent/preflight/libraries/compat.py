@@ -111,7 +111,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
     needed = [f.patch for f in findings if f.status == "needed"]
     unclear = [f for f in findings if f.status == "cannot-tell"]
     saw = f"{plural(len(needed), 'patch', 'patches')} of {len(findings)} needed"
-    saw += f": {listed([show(p, 60) for p in needed], 12)}" if needed else ""
+    saw += f": {listed([show(p, 60) for p in needed], 3)}" if needed else ""
     if not findings:
         saw = f"engine {seen.engine}: no patch bears on it; looked at {_looked_at(report)}"
     if unclear or report.problems:
@@ -124,7 +124,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             "What cannot be told before the load shows itself after it.",
             _way_out(seen.engine),
         )
-    applied = "; they are applied in the worker's process" if needed else ""
+    applied = "; applied in the worker's process" if needed else ""
     when = f"\n{remembered.when(seen.age, 0.0)}" if seen.age is not None else ""
     return CHECK.verdict("pass", f"{saw}{applied}{when}")
 

@@ -39,7 +39,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
     if report is None:
         return _cannot_tell(_silent(seen), profile)
     if report.resolved is not None:
-        return CHECK.verdict("pass", _passed(seen, report, report.resolved))
+        return CHECK.verdict("pass", _passed(seen, report, report.resolved, profile))
     if report.error is not None:
         return _failed(report, profile)
     return _ended(seen, report, profile)
@@ -59,10 +59,11 @@ def _cannot_tell(saw: str, profile: Profile, first: str = "") -> Verdict:
     )
 
 
-def _passed(seen: EngineFacts, report: EngineReport, made: Resolved) -> str:
+def _passed(seen: EngineFacts, report: EngineReport, made: Resolved, profile: Profile) -> str:
     quantised = show(made.quantization, 40) if made.quantization else "not quantised"
     parts = [show(made.architecture, 80), show(made.dtype, 20), quantised]
-    parts.append(f"{number(made.max_model_len)} positions")
+    more = made.max_model_len == profile.model.max_model_len + 1
+    parts.append(f"{number(made.max_model_len)} positions{' (one to sample into)' if more else ''}")
     lines = [f"engine {seen.engine}: {', '.join(filter(None, parts))}", _limits(made)]
     if seen.engine == "script":
         lines.append("as the profile says: the script's own arguments show when it runs")
@@ -131,7 +132,7 @@ def _ended(seen: EngineFacts, report: EngineReport, profile: Profile) -> Verdict
 
 CHECK = Check(
     id="engine-config",
-    title="Engine's configuration builds",
+    title="Engine configuration accepted",
     needs=(PROBE,),
     judge=judge,
     silence="warn",

@@ -172,7 +172,7 @@ def _pip(seen: InterpreterFacts, chosen: str, names: list[str] | tuple[str, ...]
 
 CHECK = Check(
     id="interpreter",
-    title="Interpreter and versions",
+    title="Interpreter fits the engine",
     needs=(PROBE,),
     wants=(GPUS,),
     judge=judge,

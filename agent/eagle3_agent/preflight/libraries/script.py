@@ -121,7 +121,7 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
 
 CHECK = Check(
     id="script",
-    title="Script readable",
+    title="Script compiles",
     needs=(PROBE,),
     judge=judge,
     silence="block",

@@ -198,7 +198,7 @@ def span(value: Span) -> str:
 
 CHECK = Check(
     id="gpu-memory",
-    title="Memory plan",
+    title="Model and states fit in memory",
     needs=(checkpoint.PROBE,),
     wants=(gpu_facts.PROBE, interpreter_facts.PROBE, host_probe.PROBE),
     judge=judge,

@@ -167,7 +167,7 @@ _WHY = (
 
 CHECK = Check(
     id="host-memory",
-    title="Host memory",
+    title="Host memory large enough",
     needs=(PROBE,),
     wants=(checkpoint.PROBE, interpreter_facts.PROBE),
     judge=judge,

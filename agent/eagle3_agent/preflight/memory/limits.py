@@ -156,7 +156,7 @@ def _bytes(count: int | None) -> str:
 
 CHECK = Check(
     id="limits",
-    title="Limits of a process",
+    title="Process limits high enough",
     needs=(PROBE,),
     wants=(interpreter_facts.PROBE,),
     judge=judge,

@@ -106,7 +106,7 @@ def _remove(seen: ShmFacts) -> str:
 
 CHECK = Check(
     id="shm",
-    title="Shared memory",
+    title="Shared memory large enough",
     needs=(PROBE,),
     wants=(interpreter_facts.PROBE,),
     judge=judge,

@@ -178,7 +178,7 @@ def _stored(seen: ModelFacts) -> list[tuple[str, str]]:
 
 CHECK = Check(
     id="dtype",
-    title="Precision of the states",
+    title="Precision as intended",
     needs=(MODEL,),
     wants=(CAPABILITY, GPUS, INTERPRETER),
     judge=judge,

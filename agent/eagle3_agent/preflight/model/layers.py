@@ -83,13 +83,12 @@ def _judge_order(layers: tuple[int, ...], count: int, shown: str) -> Verdict:
         doubts.append("the order is not ascending")
     if layers[-1] != count - 1:
         doubts.append(f"the last entry is {layers[-1]}, the model's last layer {count - 1}")
-    saw = f"layers {shown}: states after decoder layer i (0-based) of {number(count)}"
+    saw = f"layers {shown} of {number(count)}, 0-based, the state after each"
     if not doubts:
         first = "; 0 is after the first layer, not the embeddings" if 0 in layers else ""
         return CHECK.verdict(
             "pass",
-            f"{saw}; {count - 1} is the last: the verifier's own final state, before the final "
-            f"norm{first}",
+            f"{saw}; {count - 1}, the last, is the verifier's, before the final norm{first}",
         )
     return CHECK.verdict(
         "warn",

@@ -97,7 +97,7 @@ def _tokenizer(known: NativeFacts, trusted: bool) -> Verdict:
 
 CHECK = Check(
     id="trust-remote-code",
-    title="The checkpoint's own Python",
+    title="Model's own Python allowed",
     needs=(MODEL, NATIVES),
     wants=(INTERPRETER,),
     judge=judge,

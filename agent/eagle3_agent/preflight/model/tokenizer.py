@@ -57,17 +57,16 @@ def _files(seen: TokenizerFacts) -> str:
 
 def _vocabulary(seen: TokenizerFacts, model: ModelFacts | None) -> Verdict:
     count = "" if seen.tokens is None else f", {number(seen.tokens)} tokens"
-    kind = f" ({show(seen.cls, 60)})" if seen.cls else ""
     marks = (
         "marks the answers itself"
         if seen.marked
-        else "has no generation marks: answers are located by comparing prefixes"
+        else "has no generation marks, so answers are found by prefix"
     )
-    saw = f"{_files(seen)}{kind}{count}; the template in {seen.template} {marks}"
+    saw = f"{_files(seen)}{count}; {seen.template} {marks}"
     doubts = _doubts(seen, model)
     if not doubts:
         if seen.tokens is None:
-            saw += "; its vocabulary is not read here"
+            saw += "; the vocabulary is not read here"
         return CHECK.verdict("pass", saw)
     return CHECK.verdict(
         "warn",
@@ -102,7 +101,7 @@ def _doubts(seen: TokenizerFacts, model: ModelFacts | None) -> list[str]:
 
 CHECK = Check(
     id="tokenizer",
-    title="Tokenizer and chat template",
+    title="Tokenizer and template present",
     needs=(PROBE,),
     wants=(MODEL, DATA),
     judge=judge,

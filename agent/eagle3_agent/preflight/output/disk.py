@@ -121,7 +121,7 @@ def _judge_room(saw: str, rest: int, free: int, inodes: int | None, files: int) 
 
 CHECK = Check(
     id="disk",
-    title="Room for the output",
+    title="Output disk large enough",
     needs=(OUTPUT,),
     wants=(DATA, MODEL),
     judge=judge,

@@ -71,7 +71,7 @@ def _trouble(mount: Mount) -> tuple[str, str] | None:
 
 CHECK = Check(
     id="filesystem",
-    title="Filesystem of the output",
+    title="Output filesystem suitable",
     needs=(PROBE,),
     judge=judge,
     silence="warn",

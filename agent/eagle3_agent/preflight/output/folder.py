@@ -84,7 +84,9 @@ def _joined(layers: tuple[int, ...]) -> str:
 def _writable(seen: OutputFacts, path: str) -> Verdict:
     how = f"written, synced and renamed in {seen.write_seconds * 1000:.0f} ms"
     if not seen.exists:
-        saw = f"{path} will be made in {show(seen.place, 300)}: {how}"
+        parent = seen.place == os.path.dirname(os.path.normpath(seen.path))
+        where = "" if parent else f" in {show(seen.place, 300)}"
+        saw = f"{path} will be made{where}: {how}"
     elif seen.inside.marker is not None:
         saw = (
             f"{path}: {how}; holds {plural(seen.inside.samples, 'sample file')} of the same model, "

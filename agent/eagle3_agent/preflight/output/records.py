@@ -67,7 +67,7 @@ PROBE = Probe("records", RecordsFacts, _collect, timeout=10.0)
 
 CHECK = Check(
     id="records",
-    title="Room for the run's records",
+    title="Run records writable",
     needs=(PROBE,),
     judge=judge,
     silence="block",

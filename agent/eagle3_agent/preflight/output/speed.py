@@ -126,7 +126,7 @@ PROBE = Probe("disk-speed", SpeedFacts, _collect, timeout=12.0)
 
 CHECK = Check(
     id="disk-speed",
-    title="Speed of the output's disk",
+    title="Output disk fast enough",
     needs=(PROBE,),
     wants=(DATA, MODEL, OUTPUT),
     judge=judge,

@@ -6,7 +6,7 @@ import os
 
 from eagle3_agent.preflight.actions import offers
 from eagle3_agent.preflight.check import Check, Facts
-from eagle3_agent.preflight.text import listed, plural, show, when
+from eagle3_agent.preflight.text import listed, number, plural, show, when
 from eagle3_agent.protocol.values import Action, Profile, Verdict
 
 from .process_facts import PROBE, ProcessFacts, Seen
@@ -21,7 +21,8 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
     guarded = sorted({name_of(p) for p in of_runs if p.guarded})
     tail = hidden(seen)
     if guarded:
-        tail = f"; running under a supervisor: {listed([show(r, 200) for r in guarded])}{tail}"
+        names = listed([_end_of(r) for r in guarded], 2)
+        tail = f"; running under a supervisor: {names}{tail}"
     if not left:
         if seen.more:
             return _too_many(seen.more, tail)
@@ -98,13 +99,18 @@ def hidden(seen: ProcessFacts) -> str:
     if seen.only_own:
         return "; other users' processes cannot be seen here (/proc is mounted with hidepid)"
     count = seen.hidden
-    text = f"; {plural(count, 'process', 'processes')} of other users not readable"
-    return text if count else ""
+    return f" ({number(count)} of other users' processes cannot be looked into)" if count else ""
 
 
 def name_of(process: Seen) -> str:
     """A run by its number; one that is kept elsewhere by its folder."""
     return process.run if process.elsewhere else os.path.basename(process.run)
+
+
+def _end_of(name: str) -> str:
+    """A long folder by its end, which tells runs apart."""
+    shown = show(name)
+    return shown if len(shown) <= 48 else f"…{shown[-47:]}"
 
 
 def _pids(found: list[Seen]) -> str:
@@ -116,7 +122,7 @@ SILENCE_TODO = "Look with ps -eo pid,stat,user,etime,comm; a stuck process may n
 
 CHECK = Check(
     id="leftovers",
-    title="Processes of earlier runs",
+    title="No leftovers of earlier runs",
     needs=(PROBE,),
     judge=judge,
     silence="warn",

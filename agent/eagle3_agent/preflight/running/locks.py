@@ -1,4 +1,8 @@
-"""Check ``locks``: no lock file that a killed process left blocks the load."""
+"""Check ``locks``: no lock file that a killed process left blocks the load.
+
+Locks of this tool and of filelock (Hugging Face's caches) are held by the kernel and end with
+their holders; torch's compiler leaves a file that stays.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +58,9 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
         return CHECK.verdict(
             "warn", f"none among the first looked at{tail}", "There are more lock files than that."
         )
-    where = listed([show(p, 100) for p in seen.looked_at]) or "no cache that keeps such files"
-    return CHECK.verdict(
-        "pass",
-        f"no lock file blocks a load ({where}){tail}; "
-        "locks of this tool and of filelock end with their holders",
-    )
+    where = listed([show(p, 60) for p in seen.looked_at], 3)
+    none = f"none in {where}" if where else "no cache here keeps lock files"
+    return CHECK.verdict("pass", f"{none}{tail}")
 
 
 def is_stale(baton: Baton) -> bool:
@@ -100,7 +101,7 @@ def _tail(held: tuple[Held, ...], busy: list[Baton] | tuple[Baton, ...]) -> str:
 
 CHECK = Check(
     id="locks",
-    title="Lock files that block a load",
+    title="No lock file blocks a load",
     needs=(PROBE,),
     judge=judge,
     silence="warn",

@@ -190,7 +190,7 @@ def _holds(process: Seen, held: dict[int, _Held] | None) -> str:
 
 CHECK = Check(
     id="others",
-    title="Others that use vLLM or the GPUs",
+    title="Nobody else on vLLM or the GPUs",
     needs=(PROBE,),
     wants=(gpu_facts.PROBE,),
     judge=judge,

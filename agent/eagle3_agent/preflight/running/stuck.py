@@ -111,9 +111,10 @@ def _few(zombies: Sequence[Zombie]) -> str:
     if not zombies:
         return ""
     first = zombies[0]
-    of = f"of pid {first.parent} ({show(first.parent_name, 40) or 'unknown'})"
-    more = f" and {len(zombies) - 1} more" if len(zombies) > 1 else ""
-    return f"; dead and not reaped: pid {first.pid} {show(first.name, 40)} {of}{more}; no memory"
+    parent = f"pid {first.parent} ({show(first.parent_name, 40) or 'unknown'})"
+    others = " and others" if len({z.parent for z in zombies}) > 1 else ""
+    dead = plural(len(zombies), "dead process", "dead processes")
+    return f"; {dead} not reaped yet by {parent}{others}: harmless"
 
 
 def _tail(seen: StuckFacts) -> str:
@@ -123,7 +124,7 @@ def _tail(seen: StuckFacts) -> str:
 
 CHECK = Check(
     id="stuck",
-    title="Processes stuck in the kernel",
+    title="No process stuck in the kernel",
     needs=(PROBE,),
     judge=judge,
     silence="warn",
