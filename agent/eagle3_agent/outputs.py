@@ -13,5 +13,5 @@ MANIFEST = "manifest.jsonl"
 #: A sample's name in either format; the number is the row of the data.
 SAMPLE = re.compile(r"(?:data_[0-9]{1,12}\.pt|hs_[0-9]{1,12}\.safetensors)")
 
-#: A sample that is being written, with its writer's pid.
-PARTIAL = re.compile(rf"\.{SAMPLE.pattern}\.[0-9]{{1,10}}\.partial")
+#: A sample that is being written, with the number of its writer: a pid, or a pid and a thread.
+PARTIAL = re.compile(rf"\.{SAMPLE.pattern}\.[0-9]{{1,24}}\.partial")
