@@ -33,7 +33,7 @@ _INSIDE = re.compile(
 
 
 def _unfinished(*names: str) -> re.Pattern[str]:
-    return re.compile(rf"\.(?:{'|'.join(names)})\.\d{{1,10}}\.partial", re.ASCII)
+    return re.compile(rf"\.(?:{'|'.join(names)})\.\d{{1,24}}\.partial", re.ASCII)
 
 
 _PARTIAL = _unfinished(SAMPLE.pattern, _BESIDE.pattern, r"extras\.json")
