@@ -8,8 +8,16 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import replace
 
-from eagle3_agent.protocol.messages import Act, Acted, Checked, RunPreflight, Start, Started
-from eagle3_agent.protocol.values import Problem, Profile, Verdict
+from eagle3_agent.protocol.messages import (
+    Act,
+    Acted,
+    Checked,
+    Resume,
+    RunPreflight,
+    Start,
+    Started,
+)
+from eagle3_agent.protocol.values import Problem, Profile, RunDetail, Verdict
 
 from .appbase import BaseApp
 from .checks import ActBegan, ActEnded, CheckBegan, CheckEnded, Deed, Probed
@@ -18,6 +26,8 @@ from .hosttext import clean
 from .messages import ActAsked, PreflightAsked, StartOver, StopAsked
 from .screens.confirm import ConfirmScreen
 from .screens.preflight import PreflightScreen
+from .screens.start import StartScreen, start_facts
+from .store import ProfileChosen
 from .verdicts import Offer
 from .words import deed_words, effect_words, start_words
 
@@ -33,32 +43,62 @@ _GROUP = "check"
 class ChecksApp(BaseApp):
     """What ``s``, ``p`` and the keys of the preflight screen ask of the host."""
 
+    _blocked: Resume | None = None
+    """The resume that checks blocked: what a start over them means then."""
+
     # ------------------------------------------------------------------ start
 
     def action_start(self) -> None:
-        self._start(())
+        """Show what would run, and ask."""
+        profile = self.state.profile
+        if profile is None:
+            self._no_profile()
+            return
+        if not self._may("start a run") or self._busy():
+            return
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._start(())
+
+        title = f"Start this on {self.state.target}?"
+        facts = start_facts(self.state, profile)
+        self.push_screen(StartScreen(title, facts, "Check and start"), answered)
 
     def on_start_over(self, message: StartOver) -> None:
-        self._start(message.force)
+        if self._blocked is not None:
+            self._send(replace(self._blocked, force=message.force))
+        else:
+            self._start(message.force)
 
-    def _start(self, force: tuple[str, ...], queue: bool = False) -> None:
+    def _start(self, force: tuple[str, ...]) -> None:
+        if self.state.profile is None:
+            self._no_profile()
+        else:
+            self._send(Start(0, self.state.profile, force))
+
+    def _resume(self, detail: RunDetail) -> None:
+        """A new attempt of an ended run, under its own profile."""
+        run = detail.summary.run
+        if detail.resolved != self.state.profile:
+            self.apply(ProfileChosen(detail.resolved, run=run))
+        self._send(Resume(0, run))
+
+    def _send(self, request: Start | Resume) -> None:
         profile = self.state.profile
-        if not self._may("start a run") or profile is None:
-            if profile is None:
-                self._no_profile()
+        if profile is None or not self._may("start a run") or self._busy():
             return
-        if self._busy():
-            return
+        self._blocked = None
         self.notify(start_words(profile), title="Checking, then starting", markup=False)
-        request = self._started(Start(0, profile, force, queue))
-        self._check(request, CheckBegan(self._now(), starting=True))
+        self._check(self._started(request), CheckBegan(self._now(), starting=True))
 
-    async def _started(self, request: Start) -> None:
+    async def _started(self, request: Start | Resume) -> None:
         try:
             reply = await self._link.ask(request, _PREFLIGHT)
         except ConsoleError as error:
             self.apply(CheckEnded(error.report))
             if error.report is not None and error.report.blocking:
+                self._blocked = request if isinstance(request, Resume) else None
                 self._open(PreflightScreen(self.state))
             elif error.problem.code == "busy" and not request.queue:
                 self._offer_queue(request, error.problem)
@@ -71,10 +111,10 @@ class ChecksApp(BaseApp):
             self.notify(f"Run {clean(reply.run)} {word}", markup=False)
             self._to_dashboard()
 
-    def _offer_queue(self, request: Start, problem: Problem) -> None:
+    def _offer_queue(self, request: Start | Resume, problem: Problem) -> None:
         def answered(yes: bool | None) -> None:
             if yes:
-                self._start(request.force, queue=True)
+                self._send(replace(request, queue=True))
 
         said = [problem.happened, "", "It can wait, and starts by itself when its turn comes."]
         self.push_screen(ConfirmScreen(problem.title, said, "Wait in the queue"), answered)
