@@ -63,8 +63,10 @@ RuntimeError: Engine core initialization failed. See root cause above. Failed co
 
 
 def test_prefixes_come_off_in_any_order() -> None:
-    text = "(Worker_TP1 pid=7) (Worker_TP0 pid=6) INFO 11-30 10:10:21 [kernel_warmup.py:44] Skip"
-    assert parse(text) == Line("Worker_TP0 pid=6", "INFO", "Skip")
+    stamp = "INFO 11-30 10:10:21 [kernel_warmup.py:44] "
+    text = f"(Worker_TP1 pid=7) (Worker_TP0 pid=6) {stamp}Skip"
+    assert parse(text) == Line("Worker_TP0 pid=6", "INFO", "Skip", stamp, owed="Worker_TP1 pid=7")
+    assert rank_of("Worker_TP3_EP3 pid=4") == 3
     assert parse("[rank3]:   File x").process == "rank3"
     assert parse("[rank3]:   File x").text == "  File x"
     assert parse("ERROR 11-30 12:00:00 [core.py:9]     indented").text == "    indented"
