@@ -7,12 +7,11 @@ message, the answer is applied to the state, the screens draw the state.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-from textual.app import App, SystemCommand
-from textual.binding import ActiveBinding, Binding, BindingType
-from textual.screen import Screen
+from textual.binding import Binding, BindingType
+from textual.command import Provider
 
 from eagle3_agent.protocol import decode_event
 from eagle3_agent.protocol.messages import (
@@ -25,19 +24,22 @@ from eagle3_agent.protocol.messages import (
 )
 from eagle3_agent.protocol.values import RunSummary
 
-from . import store
+from . import keys, store
 from .appchecks import ChecksApp
 from .errors import ConsoleError
 from .hosttext import clean
 from .linkstate import LinkState, Live, Offline
 from .messages import RunOpened
+from .palette import Commands
 from .recall import recall
-from .screens.base import ConsoleScreen
-from .screens.confirm import ConfirmScreen, HelpScreen
+from .screens.base import ConsoleScreen, switched_off
+from .screens.confirm import ConfirmScreen
+from .screens.diff import DiffScreen
+from .screens.help import HelpScreen, facts
 from .screens.history import HistoryScreen
 from .screens.log import LogScreen
 from .screens.pages import ErrorsScreen, Feed, ProfileScreen, RunScreen
-from .widgets.keybar import key_name
+from .toasts import TOASTS
 from .words import abort_words, ended_words
 
 #: Seconds without news after which the clock and the durations move by themselves.
@@ -48,12 +50,15 @@ class ConsoleApp(ChecksApp):
     """The console's one app: news in, keys out."""
 
     TITLE = "eagle3-console"
-    CSS = """
-    Toast { max-width: 70; }
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Commands}
+    CSS = (
+        TOASTS
+        + """
     * { scrollbar-background: $background; scrollbar-background-hover: $background;
         scrollbar-background-active: $background; scrollbar-color: $panel-lighten-2;
         scrollbar-corner-color: $background; }
     """
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "start", "start", tooltip="check the host, then start the profile"),
         Binding("a", "abort", "abort", tooltip="end a run and all its processes; asks first"),
@@ -61,10 +66,14 @@ class ConsoleApp(ChecksApp):
         Binding("e", "errors", "errors", tooltip="what happened first in the failed run"),
         Binding("h", "history", "history", tooltip="every run on this host"),
         Binding("l", "log", "log", tooltip="the run's whole output"),
+        Binding(
+            "d", "diff", "diff", tooltip="what changed since the run before, or the marked one"
+        ),
         Binding("f", "profile", "profile", tooltip="the loaded profile, resolved"),
         Binding(
             "ctrl+r", "reconnect", "reconnect", show=False, tooltip="try an offline host again"
         ),
+        Binding("ctrl+t", "next_theme", "theme", show=False, tooltip="dark, light, high contrast"),
         Binding("question_mark", "help", "help", tooltip="all keys"),
         Binding("q", "quit", "quit", tooltip="leave; runs on the host go on"),
     ]
@@ -98,9 +107,13 @@ class ConsoleApp(ChecksApp):
         self._follow()
 
     def _tell_end(self, run: RunSummary) -> None:
+        """Once a run, however often the host says it again after the link came back."""
+        if run.run in self._told:
+            return
+        self._told.add(run.run)
         title, text, severity = ended_words(run)
-        self.notify(text, title=title, severity=severity, timeout=8, markup=False)
-        self.bell()
+        self.notify(text, title=title, severity=severity, timeout=10, markup=False)
+        self.outward.ended(title, text)
         self.run_worker(self._detail(run.run), group="detail")
 
     async def _begin(self) -> None:
@@ -230,6 +243,17 @@ class ConsoleApp(ChecksApp):
     def action_history(self) -> None:
         self._open(HistoryScreen(self.state))
 
+    def action_diff(self) -> None:
+        screen, after = self.screen, self._pointed()
+        marked = screen.marked if isinstance(screen, HistoryScreen) else ""
+        before = self.state.find(marked) if marked else after and store.before(self.state, after)
+        if isinstance(screen, DiffScreen) or after is None or before is None or before is after:
+            self.notify("No other run to compare with: mark one in the history with space.")
+            return
+        self._open(DiffScreen(self.state, before.run, after.run))
+        for run in (before.run, after.run):
+            self.run_worker(self._detail(run), group="detail")
+
     def action_log(self) -> None:
         run = self._pointed()
         if run is None:
@@ -255,42 +279,12 @@ class ConsoleApp(ChecksApp):
         return lambda: self._link.stream(run, stream)
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen(self._keys()))
-
-    def _keys(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """The keys that work now, of the screen in front and of the whole console."""
-        here: dict[str, list[ActiveBinding]] = {}
-        everywhere: dict[str, list[ActiveBinding]] = {}
-        for active in self.screen.active_bindings.values():
-            group = everywhere if isinstance(active.node, App) else here
-            group.setdefault(active.binding.action, []).append(active)
-        for group in (here, everywhere):  # what the row of keys shows comes first
-            shown = {a: f for a, f in group.items() if any(k.binding.show for k in f)}
-            rest = {a: f for a, f in group.items() if a not in shown}
-            group.clear()
-            group.update(shown | rest)
-        return [
-            (title, [_help_row(found) for found in group.values() if found[0].binding.description])
-            for title, group in (("On this screen", here), ("Everywhere", everywhere))
-            if group
-        ]
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        yield from super().get_system_commands(screen)
-        for binding in self.BINDINGS:
-            if isinstance(binding, Binding) and binding.action not in ("quit", "help"):
-                action = getattr(self, f"action_{binding.action}")
-                yield SystemCommand(binding.description.capitalize(), binding.tooltip, action)
+        found = keys.of(self.screen.active_bindings.values())
+        self.push_screen(HelpScreen(found, switched_off(self.state), facts(self.theme)))
 
     async def action_quit(self) -> None:
         self.exit(0)
 
     async def on_unmount(self) -> None:
         self._link.on_state = self._link.on_push = None
-
-
-def _help_row(found: list[ActiveBinding]) -> tuple[str, str]:
-    found = sorted(found, key=lambda active: not active.binding.show)
-    keys = list(dict.fromkeys(key_name(active.binding) for active in found))
-    binding = found[0].binding
-    return " ".join(keys), binding.tooltip or binding.description
+        self.outward.give_back()

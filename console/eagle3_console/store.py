@@ -302,6 +302,13 @@ def comparable(state: State, run: RunSummary) -> RunSummary | None:
     )
 
 
+def before(state: State, run: RunSummary) -> RunSummary | None:
+    """What a run is compared with: the comparable one, else the last try of the same profile."""
+    mine = (run.profile, run.model)
+    tries = (r for r in state.runs if r.number < run.number and (r.profile, r.model) == mine)
+    return comparable(state, run) or next(tries, None)
+
+
 def _went_wrong(run: RunSummary) -> bool:
     return run.error is not None or run.state in ("failed", "incomplete", "lost")
 

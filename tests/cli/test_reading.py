@@ -117,10 +117,11 @@ def test_diff_tells_what_changed_and_folds_the_rest(host: Bench) -> None:
     )
     host.answers[GetRun] = lambda asked: Detail(1, before if asked.run == "3" else after)
     lines = host.run("diff", "local", "3", "4").out.splitlines()
-    assert lines[0].startswith("run 0003 (failed, 1:40)  →  run 0004 (completed, 1:40)")
-    assert "  profile      + data.max_samples = 1000" in lines
-    assert "  patches      + speculators/reply-shape = needed" in lines
-    assert "  environment  same (2 compared)" in lines
+    assert lines[0] == "run 4 ✗ failed 1:40  →  run 4 ✓ completed 1:40"
+    assert "  profile      + data.max_samples   1000" in lines
+    assert "  patches      + speculators/reply-shape   needed" in lines
+    assert lines[-1].startswith("  the same     ")
+    assert "1 package, driver 580.95" in lines[-1]
     found = host.run("diff", "local", "3", "4", "--json").object
     assert found["same"] is False
     assert found["sections"][0]["changes"] == [

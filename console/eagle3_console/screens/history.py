@@ -44,6 +44,7 @@ class HistoryHead(Panel):
         self.shown = 0
         self.wanted = runsearch.parse("")
         self.order = ORDERS[0]
+        self.marked = ""
 
     def lines(self, state: State, width: int) -> list[Content]:
         if not state.runs:
@@ -51,7 +52,14 @@ class HistoryHead(Panel):
             return [Content.styled(" " + words, ink.DIM)]
         left = ink.row((" HISTORY  ", ink.STRONG), (totals(state.runs), ink.DIM))
         _, reverse, name = self.order
-        return [ink.ends(left, self._filtered(), width), head_row(width, name, reverse)]
+        return [ink.ends(left, self._said(state), width), head_row(width, name, reverse)]
+
+    def _said(self, state: State) -> Content:
+        marked = state.find(self.marked) if self.marked else None
+        if marked is not None:
+            words = (f"run {marked.number} marked, d on another ", ink.NOW)
+            return ink.row(self._filtered(), ("◆ ", ink.NOW), words)
+        return self._filtered()
 
     def _filtered(self) -> Content:
         if not self.wanted.terms:
@@ -113,12 +121,13 @@ def _figures(run: RunSummary, state: State, width: int) -> list[Content]:
 
 class HistoryScreen(ConsoleScreen):
     KEYS: ClassVar[tuple[str, ...]] = (
-        "open", "filter", "order", "log", "abort", "start", "back", "help",
+        "open", "filter", "order", "mark", "diff", "log", "abort", "start", "back", "help",
     )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter", tooltip="words, state:failed, tok/s>9k, took<1h"),
         Binding("o", "order(1)", "order", tooltip="order by the next column"),
         Binding("O", "order(-1)", "order back", show=False),
+        Binding("space", "mark", "mark", tooltip="mark this run; d on another compares the two"),
     ]
     DEFAULT_CSS = """
     HistoryScreen Input { display: none; height: 1; padding: 0 1; background: $panel; }
@@ -153,6 +162,7 @@ class HistoryScreen(ConsoleScreen):
             self._drawn = drawn
             runs.show(self._chosen(state), state.host_now)
         head.shown, head.wanted, head.order = len(runs.runs), self.wanted, ORDERS[self.order]
+        head.marked = self.marked
         super().show(state)
         self.on_run_list_pointed()
 
@@ -183,6 +193,23 @@ class HistoryScreen(ConsoleScreen):
         if not box.value.strip():
             box.remove_class("-open")
         self.query_one(RunList).focus()
+
+    def action_mark(self) -> None:
+        runs = self.query_one(RunList)
+        runs.marked = "" if runs.marked == self.target_run() else self.target_run()
+        runs.refresh()
+        self._show_head()
+
+    @property
+    def marked(self) -> str:
+        """The run that was marked; empty when none is, or the host has it no more."""
+        run = self.state.find(self.query_one(RunList).marked)
+        return run.run if run is not None else ""
+
+    def _show_head(self) -> None:
+        head = self.query_one(HistoryHead)
+        head.marked = self.marked
+        head.show(self.state)
 
     def action_back(self) -> None:
         box = self.query_one(Input)

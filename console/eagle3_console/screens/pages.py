@@ -92,7 +92,7 @@ class RunReading(PageScreen):
 class RunScreen(RunReading):
     """Everything about one run."""
 
-    KEYS: ClassVar[tuple[str, ...]] = ("log", "errors", "abort", "fold", "back", "help")
+    KEYS: ClassVar[tuple[str, ...]] = ("log", "errors", "diff", "abort", "fold", "back", "help")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "fold", "all checks", tooltip="show the checks that passed, too"),
     ]
@@ -117,7 +117,7 @@ class RunScreen(RunReading):
 class ErrorsScreen(RunReading):
     """What happened first?"""
 
-    KEYS: ClassVar[tuple[str, ...]] = ("log", "history", "start", "back", "help")
+    KEYS: ClassVar[tuple[str, ...]] = ("log", "diff", "history", "start", "back", "help")
 
     def cause_line(self) -> int | None:
         """The line of the run's log where the cause begins; None where that is not known."""

@@ -56,6 +56,8 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
         self.runs: tuple[RunSummary, ...] = ()
         self.now = 0.0
         self.cursor = 0
+        self.marked = ""
+        """The run that another one is to be compared with; empty for none."""
 
     @property
     def selected(self) -> RunSummary | None:
@@ -77,8 +79,11 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
         if number >= len(self.runs) or width <= 0:
             return Strip.blank(max(0, width), self.rich_style)
         line = run_row(self.runs[number], width, self.now)
+        chosen = bool(self.marked) and self.runs[number].run == self.marked
+        if chosen:
+            line = ink.row(("◆", ink.NOW), line[1:])
         if number == self.cursor:
-            marked = "▸" + line.plain[1:].ljust(width - 1)
+            marked = ("◆" if chosen else "▸") + line.plain[1:].ljust(width - 1)
             line = Content.styled(marked, _cursor(self.has_focus))
         strips = Visual.to_strips(self, line, width, 1, self.visual_style)
         return strips[0].adjust_cell_length(width, self.rich_style)
