@@ -67,6 +67,8 @@ def test_a_run_from_the_first_key_to_the_last(
     assert stranger.server.known_line().strip() in stranger.known_hosts.read_text()
 
     shown.press("s")
+    shown.shows("Check and start")
+    shown.press("y")
     shown.shows(r"RUN 1 +long .* running", 60)
     shown.shows(r"[1-9][\d ]* / 20 000 samples", 60)
     shown.shows("ETA")

@@ -71,7 +71,7 @@ async def test_s_pressed_twice_starts_once() -> None:
     app = make_app(link)
     async with app.run_test(size=WIDE, notifications=True) as pilot:
         await sees(pilot, "No run on this host yet")
-        await pilot.press("s", "s", "s")
+        await pilot.press("s", "y", "s", "s")
         await sees(pilot, "A check of this host is going on already.")
         assert len(link.asked_for(Start)) == 1
         link.let.set()
@@ -86,7 +86,7 @@ async def test_while_a_start_is_checked_nothing_else_is_asked_for() -> None:
     app = make_app(link)
     async with app.run_test(size=WIDE) as pilot:
         await sees(pilot, "No run on this host yet")
-        await pilot.press("s", "p")
+        await pilot.press("s", "y", "p")
         await sees(pilot, "checking the host before the start")
         await pilot.press("r", "r", "s", "o")
         await pilot.pause()
@@ -105,7 +105,7 @@ async def test_a_start_refused_while_a_question_is_open_leaves_the_question_open
     app = make_app(link)
     async with app.run_test(size=WIDE, notifications=True) as pilot:
         await sees(pilot, "RUN 4")
-        await pilot.press("s", "a")
+        await pilot.press("s", "y", "a")
         await sees(pilot, "Abort run 4?")
         link.let.set()
         await sees(pilot, "Run 0005 waits in the queue")

@@ -410,7 +410,7 @@ async def test_a_start_that_is_blocked_offers_the_same_actions() -> None:
     app = make_app(link)
     async with app.run_test(size=(80, 24)) as pilot:
         await sees(pilot, "No run")
-        await pilot.press("s")
+        await pilot.press("s", "y")
         await sees(pilot, "BLOCKED by 1 of 30", "❯ 1")
         await pilot.press("enter", "y")
         await sees(pilot, "✓ READY", "s starts it")
