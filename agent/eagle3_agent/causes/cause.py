@@ -62,11 +62,14 @@ class CauseFinder:
 
     def _lines(self, data: bytes) -> None:
         """Whole lines; those that can tell of no error are only counted and remembered."""
+        places = iter(crashes.signs(data))
+        sign = next(places, len(data))
         at = 0
         while at < len(data):
             if not self._attentive:
-                sign = crashes.SIGNS.search(data, at)
-                calm = len(data) if sign is None else data.rfind(b"\n", at, sign.start()) + 1
+                while sign < at:
+                    sign = next(places, len(data))
+                calm = data.rfind(b"\n", at, sign) + 1
                 if calm > at:
                     self._pass_over(data, at, calm)
                     at = calm
@@ -201,7 +204,7 @@ def _same_as_told(
     if not fits:
         return None
     own = fits[0]
-    if own.process or rank is not None:
+    if rank is not None or (own.process and not own.process.startswith("MainProcess ")):
         return own
     before = [f for f in burst if f.line < own.line and not follows(f.first) and not late(f.first)]
     return None if any(f.process for f in before) else own

@@ -58,8 +58,8 @@ def headline(message: str) -> str:
     """The line of a message that says something: pydantic's stands below its count."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     if len(lines) > 1 and re.match(r"\d+ validation errors? for ", lines[0]):
-        field = lines[1]
+        field, said = lines[1], lines[1:]
         if re.fullmatch(r"[\w.\[\]-]{1,80}", field) and len(lines) > 2:
-            return f"{field}: {lines[2].removeprefix('Value error, ')}"
-        return field.removeprefix("Value error, ")
+            said = [f"{field}: {lines[2].removeprefix('Value error, ')}"]
+        return said[0].removeprefix("Value error, ").partition(" [type=")[0]
     return lines[0] if lines else ""

@@ -8,10 +8,24 @@ from .found import Found, Raised
 from .loglines import Line, rank_of
 
 #: Only lines with one of these in them can begin something while no traceback is open.
-SIGNS = re.compile(
-    rb"Traceback|Fatal Python|terminate called|[Kk]illed|fault|Bus error|Aborted|Illegal instr"
-    rb"|Watchdog caught|watchdog thread|died unexpectedly|NCCL WARN|Floating point ex"
-    rb"|failed \(exitcode|oom_kill|Out Of Memory|Process \d+ terminated with"
+SIGNS = (
+    b"Traceback",
+    b"Fatal Python error",
+    b"terminate called",
+    b"illed",
+    b"Segmentation fault",
+    b"Bus error",
+    b"Aborted",
+    b"Illegal instruction",
+    b"Floating point exception",
+    b"Watchdog caught",
+    b"watchdog thread",
+    b"died unexpectedly",
+    b"NCCL WARN",
+    b"failed (exitcode",
+    b"oom_kill",
+    b"oom-kill",
+    b"Out Of Memory",
 )
 
 _WATCHDOG = re.compile(r"(Watchdog caught collective operation timeout.{0,600})")
@@ -31,6 +45,18 @@ _SHELL = re.compile(
     r"Floating point exception)(?: +\(core dumped\))?(?:\s{2,}.*|\s+\S*python.*)?$"
 )
 _NCCL_WARN = re.compile(r"NCCL WARN (.{1,400})")
+
+
+def signs(data: bytes) -> list[int]:
+    """Where in ``data`` something may begin, in order; far quicker than one expression for all."""
+    places = []
+    for sign in SIGNS:
+        at = data.find(sign)
+        while at >= 0:
+            places.append(at)
+            at = data.find(b"\n", at)
+            at = data.find(sign, at) if at >= 0 else -1
+    return sorted(places)
 
 
 def told(line: Line, number: int, before: tuple[str, ...] = ()) -> Found | None:

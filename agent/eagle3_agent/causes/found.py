@@ -14,6 +14,7 @@ _PROBES = frozenset(("ImportError", "ModuleNotFoundError"))
 #: Frames that pass a call on: the one below them says more.
 _GLUE = re.compile(
     r"/torch/(?:_ops|nn/modules/module|utils/_contextlib|_dynamo/eval_frame|_compile)\.py$"
+    r"|/pydantic/(?:_internal/)?\w+\.py$"
     r"|/transformers/utils/(?:generic|deprecation|output_capturing)\.py$"
     r"|/(?:contextlib|functools|threading)\.py$|/concurrent/futures/\w+\.py$"
     r"|^<frozen |/importlib/__init__\.py$"

@@ -39,7 +39,8 @@ KNOWN: tuple[Known, ...] = (
     known(
         "shard-missing",
         r"No such file or directory.{0,300}\.safetensors|Cannot find any model weights"
-        r"|does not appear to have a file named",
+        r"|does not appear to have a file named"
+        r"|referenced in index but missing",
         "A file of the checkpoint is not there.",
         "The preflight's check of the model names it; copy it again.",
     ),

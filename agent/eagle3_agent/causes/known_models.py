@@ -15,6 +15,13 @@ KNOWN: tuple[Known, ...] = (
         frames=r"/speculators/",
     ),
     known(
+        "patches-unclear",
+        r"cannot tell whether \d+ patches are needed",
+        "What is installed is unlike every pair of vLLM and speculators that the patches know.",
+        "`eagle3-console compat` lists what was found; install a pair that is supported, or set "
+        'engine.name = "vllm".',
+    ),
+    known(
         "module-missing",
         r"ModuleNotFoundError|No module named",
         "A Python package is not in the profile's interpreter.",
@@ -43,7 +50,8 @@ KNOWN: tuple[Known, ...] = (
     ),
     known(
         "max-model-len",
-        r"User-specified max_model_len .{0,200}greater than the derived",
+        r"User-specified max_model_len .{0,200}greater than the derived"
+        r"|max_model_len = \d+, and .{0,200} has \d+ positions",
         "The model was not made for sequences this long.",
         "Lower model.max_model_len to what the message says.",
     ),
@@ -70,8 +78,8 @@ KNOWN: tuple[Known, ...] = (
     ),
     known(
         "tokenizer",
-        r"Can't load tokenizer|Tokenizer class \S+ does not exist|TokenizersBackend"
-        r"|Error parsing.{0,40}tokenizer",
+        r"Can't load tokenizer|its tokenizer cannot be loaded|Tokenizer class \S+ does "
+        r"not exist|TokenizersBackend|Error parsing.{0,40}tokenizer",
         "The tokenizer's files are missing or made by another version of transformers.",
         "Copy the tokenizer's files again; for TokenizersBackend set tokenizer_class to "
         "PreTrainedTokenizerFast in tokenizer_config.json.",
@@ -94,5 +102,45 @@ KNOWN: tuple[Known, ...] = (
         r"|Max retries exceeded|is not a local folder and is not a valid model identifier",
         "Something wanted to be downloaded; a run must not depend on the network.",
         "Set model.path to a whole folder on the host.",
+    ),
+    known(
+        "attention-backend",
+        r"Selected backend .{0,200}is not valid|No valid attention backend|FlashAttention only "
+        r"supports",
+        "The attention backend cannot do what this model or this GPU asks of it.",
+        "Remove VLLM_ATTENTION_BACKEND from host.env, or name a backend that the message allows.",
+    ),
+    known(
+        "vocabulary",
+        r"^AssertionError",
+        "The checkpoint's embedding has another number of rows than config.json says.",
+        "Compare vocab_size in config.json with the shards; copy the one that is wrong again.",
+        frames=r"/vocab_parallel_embedding\.py$",
+    ),
+    known(
+        "shapes",
+        r"size of tensor a .{0,80}must match|shapes cannot be multiplied|size mismatch for"
+        r"|shape .{0,80}is invalid for input of size",
+        "Tensors of a layer do not fit each other: mostly config.json, a shard or own code is of "
+        "another model.",
+        "Look at the line shown; compare config.json with the shards (the preflight does).",
+    ),
+    known(
+        "weights-only",
+        r"Weights only load failed",
+        "A .pt or .bin file holds more than tensors, and torch refuses to run what is in it.",
+        "Use safetensors, or make the file again with tensors only.",
+    ),
+    known(
+        "compile-cache",
+        r"(?:InductorError|BackendCompilerFailed|triton).{0,400}(?:No such file|Errno 2\b|Stale)",
+        "A compiled kernel vanished from the cache: it was cleaned, or several hosts share it.",
+        "Set TRITON_CACHE_DIR and VLLM_CACHE_ROOT in host.env to a local folder of this host.",
+    ),
+    known(
+        "not-text",
+        r"UnicodeDecodeError|JSONDecodeError",
+        "A file that should hold text or JSON holds something else, or is cut off.",
+        "Look at the file that the lines above name; the preflight reads the data's rows.",
     ),
 )

@@ -8,7 +8,7 @@ KNOWN: tuple[Known, ...] = (
     # ------------------------------------------------------------- processes that end
     known(
         "host-memory",
-        r"for lack of memory|out of memory\?|OOM-?kill|Cannot allocate memory|Errno 12\b"
+        r"for lack of memory|OOM[-_ ]?kill|Out Of Memory$|Cannot allocate memory|Errno 12\b"
         r"|^MemoryError",
         "The host's memory ran out and the kernel ended a process.",
         "Lower output.buffer; look for what else holds memory on the host.",

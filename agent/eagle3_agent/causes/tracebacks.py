@@ -42,7 +42,7 @@ _HEADERS = ("ERROR ", "WARNING ", "CRITICAL ")
 _OTHERS = re.compile(
     r"Process |Exception ignored|\[rank|(?:ERROR|INFO|WARNING)\b|\[[WE]\d|\*\*\*|sys:\d|srun: "
     r"|slurmstepd: |/\S{1,300}:\d+: |frame #\d|Exception raised from |Error in sys\.|EngineCore\b"
-    r"|Exception in thread|Task exception|={10}|-{10}"
+    r"|-- Process |Exception in thread|Task exception|={10}|-{10}"
 )
 
 #: Lines of a message kept after its first.
@@ -279,8 +279,6 @@ def _without_group(text: str) -> str:
 
 def _speaks_of_itself(line: Line, text: str) -> bool:
     """Whether a line behind an exception is one of its own, not more of the message."""
-    if crashes.SIGNS.search(text[:300].encode()) and (
-        _FATAL.match(text) or _TERMINATE.match(text) or crashes.told(line, 0) is not None
-    ):
+    if _FATAL.match(text) or _TERMINATE.match(text) or crashes.told(line, 0) is not None:
         return True
     return line.bar or _OTHERS.match(text) is not None or "NCCL " in text[:120]
