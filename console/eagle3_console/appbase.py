@@ -6,24 +6,28 @@ message, the answer is applied to the state, the screens draw the state.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from textual.app import App
+from textual.filter import LineFilter, Monochrome
+from textual.notifications import Notify
 from textual.reactive import reactive
 from textual.screen import ModalScreen, Screen
 
 from eagle3_agent.protocol.values import Problem, Profile
 
-from . import store
+from . import plain, settings, store, themes, toasts
 from .linkstate import LinkPort
+from .outward import Outward, title_words
 from .screens.base import ConsoleScreen
 from .screens.confirm import ProblemScreen
 from .screens.dashboard import DashboardScreen
 from .store import State
-from .themes import THEMES
+from .words import Severity
 
 
 class BaseApp(App[int]):
@@ -42,9 +46,13 @@ class BaseApp(App[int]):
         now: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
-        for theme in THEMES:
+        for theme in themes.THEMES:
             self.register_theme(theme)
-        self.theme = THEMES[0].name
+        self.theme = themes.named(settings.theme()).name
+        self._plain = plain.Plain(lambda: themes.named(self.theme))
+        self._colourless = plain.wanted(os.environ)
+        self.outward = Outward(self._to_terminal, lambda: self.bell(), os.environ)
+        self._told: set[str] = set()
         self._link = link
         self._now = now
         self.set_reactive(
@@ -64,7 +72,36 @@ class BaseApp(App[int]):
     def apply(self, news: store.Input) -> None:
         self.state = store.apply(self.state, news)
 
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Without colour where that is asked for; Textual's own answer to it keeps greys."""
+        if not self._colourless:
+            return super().get_line_filters()
+        kept = [f for f in super().get_line_filters() if not isinstance(f, Monochrome)]
+        return [*kept, self._plain]
+
+    def on_notify(self, event: Notify) -> None:
+        """Older toasts make room for one that comes."""
+        for old in toasts.crowded_out([*self._notifications, event.notification], *self.size):
+            self._unnotify(old)
+
+    def _to_terminal(self, text: str) -> None:
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(text)
+
+    def choose_theme(self, name: str) -> None:
+        """From now on, and the next time."""
+        self.theme = name
+        problem = settings.remember_theme(name)
+        title = f"The {themes.words(name)} theme"
+        severity: Severity = "warning" if problem else "information"
+        said = problem or "It is kept for the next time."
+        self.notify(said, title=title, severity=severity, timeout=3, markup=False)
+
+    def action_next_theme(self) -> None:
+        self.choose_theme(themes.following(self.theme).name)
+
     def watch_state(self, state: State) -> None:
+        self.outward.title(title_words(state))
         for screen in self.screen_stack:
             if isinstance(screen, ConsoleScreen):
                 screen.take(state)

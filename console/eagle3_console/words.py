@@ -99,5 +99,5 @@ def ended_words(run: RunSummary) -> tuple[str, str, Severity]:
         return title, f"{clean(run.profile)}: {done}", "information"
     if run.state in ("incomplete", "aborted"):
         return title, f"{clean(run.profile)}: {done}", "warning"
-    why = clean(run.error.type) if run.error else "no exception was recorded"
-    return title, f"{clean(run.profile)}: {why}; e shows what happened first", "error"
+    why = clean(run.cause) or (clean(run.error.type) if run.error else "no exception was recorded")
+    return title, f"{crop(why, 100)}; e shows more", "error"

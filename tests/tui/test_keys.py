@@ -17,8 +17,9 @@ from eagle3_agent.protocol.messages import (
 )
 from eagle3_agent.protocol.values import Problem, Samples
 from eagle3_console.errors import ConsoleError
-from eagle3_console.screens.confirm import HelpScreen, ProblemScreen
+from eagle3_console.screens.confirm import ProblemScreen
 from eagle3_console.screens.dashboard import DashboardScreen
+from eagle3_console.screens.help import HelpScreen
 from eagle3_console.screens.history import HistoryScreen
 from eagle3_console.screens.log import LogScreen
 from eagle3_console.screens.pages import ErrorsScreen, ProfileScreen, RunScreen
@@ -55,7 +56,7 @@ async def test_s_starts_and_the_screen_changes_when_the_host_says_so() -> None:
     app = make_app(link)
     async with app.run_test(size=WIDE) as pilot:
         await sees(pilot, "No run on this host yet", "s checks the host and starts it")
-        await pilot.press("s")
+        await pilot.press("s", "y")
         await sees(pilot, "RUN 1", "kimi-k2.5-int4", "running")
     (request,) = link.asked_for(Start)
     assert isinstance(request, Start)
@@ -69,7 +70,7 @@ async def test_a_start_says_what_will_run() -> None:
     app = make_app(link)
     async with app.run_test(size=WIDE, notifications=True) as pilot:
         await sees(pilot, "No run")
-        await pilot.press("s")
+        await pilot.press("s", "y")
         await sees(pilot, "1 000 samples, layers 2 30 58 60", "Run 0001 started")
 
 
@@ -79,7 +80,7 @@ async def test_a_blocked_start_shows_the_checks_and_starts_over_them_only_after_
     app = make_app(link)
     async with app.run_test(size=WIDE) as pilot:
         await sees(pilot, "No run")
-        await pilot.press("s")
+        await pilot.press("s", "y")
         await sees(pilot, "BLOCKED by 2 of 10 checks", "GPU memory free", "Copy again: model-00007")
         assert isinstance(app.screen, PreflightScreen)
 
@@ -119,7 +120,7 @@ async def test_a_busy_host_offers_the_queue() -> None:
     app = make_app(link)
     async with app.run_test(size=WIDE) as pilot:
         await sees(pilot, "RUN 4")
-        await pilot.press("s")
+        await pilot.press("s", "y")
         await sees(pilot, "The GPUs are taken", "run 4 holds GPU 0 to 7")
         link.answer(Start, lambda _: Started(0, "0005", True))
         await pilot.press("y")
@@ -136,7 +137,7 @@ async def test_a_problem_is_shown_as_it_stands() -> None:
     app = make_app(link)
     async with app.run_test(size=WIDE) as pilot:
         await sees(pilot, "No run")
-        await pilot.press("s")
+        await pilot.press("s", "y")
         await sees(pilot, "The profile cannot run", "engine `script` is not here", "name another")
         assert isinstance(app.screen, ProblemScreen)
         await pilot.press("escape")

@@ -1,4 +1,4 @@
-"""Small questions and messages over a screen: yes or no, a problem, the keys."""
+"""Small questions and messages over a screen: yes or no, a problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from eagle3_agent.protocol.values import Problem
-from eagle3_console.hosttext import clean, crop
+from eagle3_console.hosttext import clean
 from eagle3_console.widgets import ink
 
 #: Rows of a question besides what is said: border, padding, title and answers with their gaps.
@@ -118,40 +118,6 @@ class ProblemScreen(ModalScreen[None]):
             with VerticalScroll():
                 yield Static(Content("\n").join(said))
             yield Static(Content.styled("\nesc closes", ink.DIM))
-
-    def action_close(self) -> None:
-        self.dismiss(None)
-
-
-class HelpScreen(ModalScreen[None]):
-    """Every key that works on the screen below, read from its bindings."""
-
-    DEFAULT_CSS = (
-        "HelpScreen {"
-        + _BOX
-        + """}
-    HelpScreen > Vertical { width: 72; max-width: 96%; height: auto; max-height: 94%;
-        border: round $accent; background: $surface; padding: 1 2; }
-    HelpScreen VerticalScroll { height: auto; max-height: 100%; scrollbar-size-vertical: 1; }
-    """
-    )
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,enter,q", "close", "close"),
-    ]
-
-    def __init__(self, groups: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> None:
-        super().__init__()
-        self.groups = groups
-
-    def compose(self) -> ComposeResult:
-        rows: list[Content] = []
-        for title, keys in self.groups:
-            if rows:
-                rows.append(Content(""))
-            rows.append(Content.styled(title, f"bold {ink.NOW}"))
-            rows += [ink.row((f"  {key:<18}", ink.STRONG), crop(what, 46)) for key, what in keys]
-        with Vertical(), VerticalScroll():
-            yield Static(Content("\n").join(rows))
 
     def action_close(self) -> None:
         self.dismiss(None)
