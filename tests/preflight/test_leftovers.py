@@ -251,3 +251,20 @@ def test_the_dead_and_the_asking_are_no_leftovers(start: Start) -> None:
     assert found(zombie.pid) is None
     zombie.wait()
     assert found(os.getpid()) is None
+
+
+def test_run_folders_that_cannot_be_read_cost_no_check_and_are_told(start: Start) -> None:
+    """Another user's home, say: NVML, /proc and the marks still tell."""
+    paths.runs_dir().parent.mkdir(parents=True, exist_ok=True)
+    paths.runs_dir().write_text("no folder")
+    left = start(["sleep", "600"], env={**os.environ, "EAGLE3_RUN": str(paths.runs_dir() / "0003")})
+    line = ["bash", "-c", "sleep 600; :", "eagle3_agent", "supervise"]
+    guard = start(line, env={**os.environ, "EAGLE3_RUN": str(paths.runs_dir() / "0004")})
+    seen = gather(PROBE, profile()).get(PROBE)
+    assert seen.blind == "Not a directory"
+    ours = {p.pid: p for p in seen.found if p.pid in (left, guard)}
+    assert not ours[left].guarded
+    assert ours[guard].guarded  # as far as anyone can tell, it is a supervisor
+    assert ours[guard].spared
+    found = leftovers.CHECK.decide(known((PROBE, ProcessFacts(blind=seen.blind))), profile())
+    assert (found.status, "Not a directory" in found.saw) == ("warn", True)

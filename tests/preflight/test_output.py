@@ -301,6 +301,12 @@ def test_a_marker_that_is_none_blocks(tmp_path: Path, text: str) -> None:
     assert "eagle3.json" in found.saw
 
 
+def test_a_folder_is_no_stranger_whatever_its_name_ends_in(tmp_path: Path) -> None:
+    folder = written(tmp_path / "out")
+    (folder / "opt").mkdir()
+    assert look(folder)[1].status == "pass"
+
+
 def test_files_of_unknown_origin_block_and_strangers_warn(tmp_path: Path) -> None:
     (tmp_path / "data_7.pt").write_bytes(b"x")
     assert "no eagle3.json" in look(tmp_path)[1].saw

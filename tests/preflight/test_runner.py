@@ -59,6 +59,13 @@ def test_a_hung_command_is_killed_with_all_that_it_started(tmp_path: Path) -> No
     until(lambda: gone(int(note.read_text())))
 
 
+def test_a_hung_command_takes_a_session_that_it_began_along(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    found = sh(f"setsid sleep 600 & echo $! > {note}; exec sleep 600", timeout=0.5)
+    assert found.cut == "time"
+    until(lambda: gone(int(note.read_text())))
+
+
 def test_what_a_finished_command_left_behind_is_killed(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     began = time.monotonic()
@@ -127,6 +134,15 @@ def test_a_judge_that_fails_is_a_warning() -> None:
     assert "ZeroDivisionError" in found.saw
 
 
+def test_a_judge_that_fails_on_a_hosts_text_shows_it_harmless() -> None:
+    def judge(facts: Facts, asked: Profile) -> Verdict:
+        raise KeyError("\x1b[31m" + "x" * 5000)
+
+    found = simple_check(judge).decide(known((SIMPLE, Simple(1))), profile())
+    assert found.saw.isprintable()
+    assert len(found.saw) < 400
+
+
 def test_every_check_is_in_the_catalogue_once_and_says_what_silence_means() -> None:
     assert tuple(c.id for c in catalogue.for_ask(Ask(profile()))) == IDS
     asked = profile(engine_name="script", engine_script="/s.py")
@@ -170,6 +186,36 @@ def test_a_probe_that_misbehaves_is_silent_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, code: str, words: str
 ) -> None:
     assert words in run_with(monkeypatch, code)
+
+
+def test_what_a_library_prints_beside_a_probes_answer_is_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text(
+        "import ctypes\n"
+        "from eagle3_agent.preflight.check import Probe\n"
+        "from eagle3_agent.protocol.values import ProcessRef\n"
+        "def collect(ask):\n"
+        "    print('a banner')\n"
+        "    ctypes.CDLL(None).puts(b'a library speaks')\n"
+        "    return ProcessRef(1, 2)\n"
+        "PROBE = Probe('loud', ProcessRef, collect, timeout=5.0)\n"
+    )
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:3]; "
+        "from eagle3_agent.preflight.probing import child; child('loud', 'loud')"
+    )
+    argv = [sys.executable, "-I", "-c", code, str(ROOT), str(tmp_path)]
+    found = bounded.run(argv, timeout=10.0, stdin=dumps(Ask(profile())).encode())
+    assert json.loads(found.stdout) == {"pid": 1, "start_time": 2}
+    assert b"a banner" in found.stderr
+
+
+def test_a_probe_imports_neither_messages_nor_events() -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import eagle3_agent.preflight.probing; "
+        "print([m for m in sys.modules if m.endswith(('.messages', '.events'))])"
+    )
+    found = bounded.run([sys.executable, "-I", "-c", code, str(ROOT)], timeout=10.0)
+    assert found.stdout == b"[]\n"
 
 
 def test_a_probe_that_hangs_is_silent_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from eagle3_agent import ending
+
 #: A probe's answer is larger than this only when something is wrong.
 OUTPUT_LIMIT = 8 * 1024 * 1024
 _STDERR_KEPT = 64 * 1024
@@ -49,7 +51,8 @@ def run(
 ) -> Answer:
     """Run ``argv`` and return within ``timeout`` seconds and a short grace.
 
-    With ``own_session`` everything that it left in its process group is killed as well;
+    With ``own_session`` everything that it left in its process group is killed as well, and, when
+    it is cut, all below it in whatever session;
     without, it stays in the caller's group, for whoever bounds the caller to clean up.
     Raises OSError when the command cannot be started.
     """
@@ -92,6 +95,9 @@ def _watch(process: subprocess.Popen[bytes], deadline: float, group: bool, limit
                 break
             elif left <= 0:
                 cut = "time"
+        if cut and group:
+            # a session of its own, which the group's end would not reach
+            ending.kill_tree(process.pid)
         _kill(process, group)
     status = None if cut else process.returncode
     return Answer(status, bytes(out[:limit]), bytes(err), cut)

@@ -13,6 +13,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from eagle3_agent.protocol.values import Action, Profile, Report, Status, Verdict
 
+from .text import show
+
 T = TypeVar("T")
 
 
@@ -121,7 +123,7 @@ class Check:
         except Exception as error:
             return self.verdict(
                 "warn",
-                f"this check failed by itself: {type(error).__name__}: {error}"[:400],
+                f"this check failed by itself: {show(f'{type(error).__name__}: {error}', 300)}",
                 "It says nothing about the host.",
                 "Look at the matter by hand, and report the line above.",
             )

@@ -51,7 +51,7 @@ def look(path: str) -> Inside:
                 samples += 1
                 if entry.is_file(follow_symlinks=False):
                     sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
-            elif entry.name.endswith("pt") and len(strangers) < 100:
+            elif entry.name.endswith("pt") and len(strangers) < 100 and not entry.is_dir():
                 strangers.append(entry.name)
     marker, problem = _read_marker(os.path.join(path, MARKER))
     listed = _manifest(os.path.join(path, MANIFEST))

@@ -24,6 +24,8 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
         names = listed([_end_of(r) for r in guarded], 2)
         tail = f"; running under a supervisor: {names}{tail}"
     if not left:
+        if seen.blind:
+            return _blind(seen.blind, tail)
         if seen.more:
             return _too_many(seen.more, tail)
         return CHECK.verdict("pass", f"no process of an earlier run is left{tail}")
@@ -50,6 +52,16 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
         + (f"; {' '.join(stuck)} waits in the kernel and may need a reboot" if stuck else "")
         + _spared(here),
         _offers(left),
+    )
+
+
+def _blind(why: str, tail: str) -> Verdict:
+    return CHECK.verdict(
+        "warn",
+        f"no process with the mark of a run is left unguarded{tail}; "
+        f"the folders of this home's runs cannot be read: {show(why, 100)}",
+        "vLLM's processes write over their mark; which of them a run left, those folders say.",
+        "Make the agent's state folder readable to it (see `records`), and check again.",
     )
 
 

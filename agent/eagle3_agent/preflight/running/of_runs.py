@@ -32,6 +32,9 @@ class Census:
     def __init__(self) -> None:
         self.table = processes.table()
         self._boot = processes.boot_id()
+        self.blind = ""
+        """Why nothing is known of this home's runs, in words: their folder cannot be read."""
+        self._folders = self._run_folders()
         self._guardians = self._living_supervisors()
         self._spawned = self._workers()
         self.own = self.with_ancestors(os.getpid())
@@ -42,14 +45,17 @@ class Census:
         return Mark(run or self._unmarked(process), readable)
 
     def guarded(self, process: Process, run: str) -> bool:
-        """Its run's supervisor lives; for a run of another home, whether one is above it."""
+        """Its run's supervisor lives; where no record can be read, whether one is above it."""
         if os.path.realpath(run) in self._guardians:
             return True
         above = self.with_ancestors(process.pid)
-        return elsewhere(run) and any("supervise" in processes.command(p) for p in above)
+        unknown = self.blind or elsewhere(run)
+        return bool(unknown) and any("supervise" in processes.command(p) for p in above)
 
     def supervises(self, process: Process) -> bool:
         """Whether it is the supervisor of a run that goes on."""
+        if self.blind and "supervise" in processes.command(process.pid):
+            return True
         return process.identity in self._guardians.values()
 
     def with_ancestors(self, pid: int) -> set[int]:
@@ -61,10 +67,17 @@ class Census:
             pid = process.parent if process else 0
         return found
 
+    def _run_folders(self) -> list[runs.RunFolder]:
+        try:
+            return runs.list_folders()
+        except OSError as error:
+            self.blind = error.strerror or str(error)
+            return []
+
     def _workers(self) -> dict[int, tuple[float, str]]:
         """Workers of this boot, living or not: pid -> (when the event was written, run folder)."""
         found: dict[int, tuple[float, str]] = {}
-        for folder in runs.list_folders()[-_RUNS_LOOKED_AT:]:
+        for folder in self._folders[-_RUNS_LOOKED_AT:]:
             guardian = folder.guardian()
             if guardian is None or guardian.boot_id != self._boot:
                 continue
@@ -89,7 +102,7 @@ class Census:
     def _living_supervisors(self) -> dict[str, Identity]:
         """Run folder -> its supervisor, for the runs of this home that go on."""
         found = {}
-        for folder in runs.list_folders():
+        for folder in self._folders:
             guardian = folder.guardian()
             if guardian is None or guardian.boot_id != self._boot or folder.exit() is not None:
                 continue

@@ -84,6 +84,8 @@ class ProcessFacts:
     """The services among them."""
     only_own: bool = False
     """/proc shows this user's processes alone (its mount option hidepid)."""
+    blind: str = ""
+    """Why this home's run folders cannot be read, in words."""
 
 
 def _collect(_: Ask) -> ProcessFacts:
@@ -101,7 +103,7 @@ def _collect(_: Ask) -> ProcessFacts:
     units = look(s.unit for s in listed if s.unit and not s.guarded)
     more = max(0, len(found) - _MOST)
     only_own = os.geteuid() != 0 and hides(_mounts())
-    return ProcessFacts(tuple(listed), more, hidden, units, only_own)
+    return ProcessFacts(tuple(listed), more, hidden, units, only_own, census.blind)
 
 
 def _mounts() -> str:
