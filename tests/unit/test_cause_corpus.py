@@ -43,7 +43,9 @@ class Expected:
 def expected(name: str) -> Expected:
     """The table's entry; its names are the fields of ``Expected``, others are an error."""
     entry = TABLE[name]
-    fields = {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
+    fields: dict[str, Any] = {
+        key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()
+    }
     return Expected(**fields)
 
 

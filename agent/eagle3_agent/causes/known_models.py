@@ -23,7 +23,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     known(
         "module-missing",
-        r"ModuleNotFoundError|No module named",
+        r"ModuleNotFoundError|No module named|requires the following packages that were not found",
         "A Python package is not in the profile's interpreter.",
         "Install it there, or point host.python at the interpreter that has it.",
     ),
