@@ -25,20 +25,20 @@ from eagle3_agent.protocol.messages import (
 from eagle3_agent.protocol.values import RunSummary
 
 from . import keys, store
-from .appchecks import ChecksApp
+from .appprofiles import ProfilesApp
 from .errors import ConsoleError
 from .hosttext import clean
 from .linkstate import LinkState, Live, Offline
 from .messages import RunOpened
 from .palette import Commands
 from .recall import recall
-from .screens.base import ConsoleScreen, switched_off
+from .screens.base import switched_off
 from .screens.confirm import ConfirmScreen
 from .screens.diff import DiffScreen
 from .screens.help import HelpScreen, facts
 from .screens.history import HistoryScreen
 from .screens.log import LogScreen
-from .screens.pages import ErrorsScreen, Feed, ProfileScreen, RunScreen
+from .screens.pages import ErrorsScreen, Feed, RunScreen
 from .toasts import TOASTS
 from .words import abort_words, ended_words
 
@@ -46,7 +46,7 @@ from .words import abort_words, ended_words
 _TICK = 0.9
 
 
-class ConsoleApp(ChecksApp):
+class ConsoleApp(ProfilesApp):
     """The console's one app: news in, keys out."""
 
     TITLE = "eagle3-console"
@@ -69,7 +69,9 @@ class ConsoleApp(ChecksApp):
         Binding(
             "d", "diff", "diff", tooltip="what changed since the run before, or the marked one"
         ),
-        Binding("f", "profile", "profile", tooltip="the loaded profile, resolved"),
+        Binding("f", "profile", "profile", tooltip="choose a profile, read it, change it"),
+        Binding("r", "rerun", "again", tooltip="a run's own profile in the editor, to start it"),
+        Binding("R", "resume", "resume", tooltip="go on with a run that ended before it was done"),
         Binding(
             "ctrl+r", "reconnect", "reconnect", show=False, tooltip="try an offline host again"
         ),
@@ -83,7 +85,10 @@ class ConsoleApp(ChecksApp):
         self._link.on_push = self._on_push
         self._on_link_state(self._link.state)
         self.set_interval(1.0, self._tick)
-        self.run_worker(self._begin(), group="begin")
+        if self._link.kept is not None:
+            self._recollect()
+        else:
+            self.run_worker(self._begin(), group="begin")
 
     # ------------------------------------------------------------------ news -> state
 
@@ -126,11 +131,19 @@ class ConsoleApp(ChecksApp):
             self._on_link_state(self._link.state)
             if self.state.live:
                 self._tell(error.problem)
+            self._recollect()
             return
         self._tell_warnings()
         self.apply(store.Followed(""))
         self.apply(store.RunsCame(runs))
         self._follow()
+
+    def _recollect(self) -> None:
+        """Show what is kept of a host that cannot be reached, unless newer things are shown."""
+        kept = self._link.kept
+        if kept is not None and (self.state.kept_at is not None or not self.state.runs_known):
+            self.apply(store.Recollected(kept))
+            self._follow()
 
     def _tell_warnings(self) -> None:
         said = [clean(words) for words in self._link.warnings]
@@ -225,12 +238,6 @@ class ConsoleApp(ChecksApp):
 
     # ------------------------------------------------------------------ keys -> screens
 
-    def _pointed(self) -> RunSummary | None:
-        """The run that the screen in front is about."""
-        screen = self.screen
-        run = screen.target_run() if isinstance(screen, ConsoleScreen) else self.state.current
-        return self.state.find(run or self.state.current)
-
     def action_errors(self) -> None:
         pointed, failed = self._pointed(), self.state.last_failed
         if isinstance(self.screen, RunScreen | HistoryScreen) and pointed and pointed.error:
@@ -267,9 +274,6 @@ class ConsoleApp(ChecksApp):
                 self.state, run.run, feed, at_error=isinstance(screen, ErrorsScreen), at_line=at
             )
         )
-
-    def action_profile(self) -> None:
-        self._open(ProfileScreen(self.state))
 
     def on_run_opened(self, message: RunOpened) -> None:
         self._open(RunScreen(self.state, message.run, self._feed(message.run, "events")))

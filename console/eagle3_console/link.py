@@ -38,7 +38,7 @@ from .deploy import Attached, attach
 from .errors import ConsoleError, error
 from .history import all_runs
 from .hosts import Host, Refused, connect_error, printable
-from .linkstate import Connecting, LinkState, Live, Offline, Piece, Reconnecting
+from .linkstate import Connecting, Kept, LinkState, Live, Offline, Piece, Reconnecting
 from .session import Feed, OnProgress, Session, greet
 
 __all__ = ["Connecting", "Link", "LinkState", "Live", "Offline", "Piece", "Reconnecting"]
@@ -74,6 +74,8 @@ class Link:
         self.on_push = on_push
         self.warnings: tuple[str, ...] = ()
         """What did not stop the connection and that the user should know."""
+        self.kept: Kept | None = None
+        """A link by itself keeps nothing: see ``remembering``."""
         self._host = host
         self._read_only = read_only
         self._archive = archive

@@ -67,6 +67,16 @@ class Piece:
     """The run has ended and no byte will follow."""
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A host's history as this workstation last saw it."""
+
+    at: float
+    """Epoch seconds, the workstation's clock."""
+    runs: tuple[RunSummary, ...]
+    """Oldest first."""
+
+
 class LinkPort(Protocol):
     """The part of a link that the TUI uses."""
 
@@ -79,6 +89,8 @@ class LinkPort(Protocol):
 
     warnings: tuple[str, ...]
     """What did not stop the connection and that a person should know."""
+    kept: Kept | None
+    """What can be read of a host that could not be reached; None while it can, or was never."""
     on_state: Callable[[LinkState], None] | None
     on_push: Callable[[RunChanged | Telemetry], None] | None
 

@@ -23,7 +23,7 @@ from eagle3_agent.protocol.values import (
 from . import checks
 from .checks import Checks
 from .eta import Past
-from .linkstate import Connecting, LinkState, Live, Reconnecting
+from .linkstate import Connecting, Kept, LinkState, Live, Reconnecting
 
 #: Seconds of history behind a GPU's line.
 HISTORY = 1800.0
@@ -87,6 +87,8 @@ class State:
     details: Mapping[str, RunDetail] = field(default_factory=dict)
     checks: Checks = field(default_factory=Checks)
     """The preflight."""
+    kept_at: float | None = None
+    """When the history was seen that is shown of a host without a link; None of a live one."""
     retry_from: float | None = None
     """Since when the next attempt at the link is waited for."""
 
@@ -169,6 +171,13 @@ class LinkMoved:
 
 
 @dataclass(frozen=True)
+class Recollected:
+    """The history that this workstation kept of a host that cannot be reached."""
+
+    kept: Kept
+
+
+@dataclass(frozen=True)
 class Sampled:
     sample: HostSample
     now: float
@@ -234,6 +243,7 @@ Input = Union[
     Happened,
     DetailCame,
     ProfileChosen,
+    Recollected,
     checks.News,
 ]
 
@@ -253,6 +263,10 @@ def apply(state: State, news: Input) -> State:
         return replace(state, runs=runs, now=max(state.now, news.now))
     if isinstance(news, RunsCame):
         return replace(state, runs=_sorted(news.runs), runs_known=True)
+    if isinstance(news, Recollected):
+        runs = _sorted(news.kept.runs)
+        at = news.kept.at
+        return replace(state, runs=runs, runs_known=True, kept_at=at, shown_at=at)
     if isinstance(news, Followed):
         return replace(state, current=news.run, standing=Standing(), tail=())
     if isinstance(news, Recalled):
@@ -323,7 +337,7 @@ def _link_moved(state: State, news: LinkMoved) -> State:
     if not isinstance(news.link, Live):
         begun = news.now if isinstance(news.link, Reconnecting) else None
         return replace(after, caught_up_at=None, catching_up=frozenset(), retry_from=begun)
-    after = replace(after, retry_from=None)
+    after = replace(after, retry_from=None, kept_at=None)
     fresh = not isinstance(state.link, Live) or state.link.welcome is not news.link.welcome
     if fresh and state.host is None:
         after = replace(after, clock_offset=_offset(news.link.welcome.now - news.now, 0.0))

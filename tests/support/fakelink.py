@@ -20,7 +20,7 @@ from eagle3_agent.protocol.messages import (
 )
 from eagle3_agent.protocol.values import HostSample, Problem, RunDetail, RunSummary
 from eagle3_console.errors import ConsoleError, error
-from eagle3_console.linkstate import Connecting, LinkState, Live, Offline, Piece
+from eagle3_console.linkstate import Connecting, Kept, LinkState, Live, Offline, Piece
 
 Answer = Callable[[Message], "Message | ConsoleError"]
 
@@ -42,6 +42,7 @@ class FakeLink:
         self.on_push: Callable[[RunChanged | Telemetry], None] | None = None
         self.runs = runs
         self.warnings: tuple[str, ...] = ()
+        self.kept: Kept | None = None
         self.agent_outdated = False
         self.welcome = Welcome(1, 1, "dev", 4100, "gpu-01", "3.12.3", now, now)
         self._state: LinkState = Connecting("opening the connection")

@@ -10,7 +10,7 @@ from eagle3_console import profile as profiles
 from eagle3_console.errors import error
 
 from . import arguments
-from .linking import connected
+from .linking import remembered
 from .terminal import Terminal
 
 
@@ -21,6 +21,8 @@ def add(commands: arguments.Commands) -> None:
         "open the screen of a host",
         connect,
         "GPUs, preflight, the current run, its log and errors, and the history; ? shows the keys.\n"
+        "A host that cannot be reached is shown as it was last seen from here: its history, and\n"
+        "of the runs that were opened their pages, events and the end of their log.\n"
         "One target a screen: open a second terminal for a second host. With --read-only the\n"
         "agent refuses everything that would change the host.",
         "  eagle3-console connect root@gpu-01\n"
@@ -60,10 +62,10 @@ async def show(
 
     terminal.say(f"connecting to {target} …", "dim")
     python = profile.host.python if profile else None
-    async with connected(target, terminal, read_only=read_only, python=python) as link:
+    async with remembered(target, terminal, read_only=read_only, python=python) as link:
         app = ConsoleApp(link, target, profile=profile, profile_path=path, read_only=read_only)
         code = await app.run_async()
     for run in app.state.runs:
-        if run.state == "running":
+        if run.state == "running" and app.state.kept_at is None:
             terminal.say(f"run {run.run} goes on; see it with: eagle3-console connect {target}")
     return code or 0

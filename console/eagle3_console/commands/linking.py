@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 from eagle3_agent.protocol import Message, to_json
 from eagle3_agent.protocol.messages import Detail, GetRun
 from eagle3_agent.protocol.values import RunDetail
-from eagle3_console.errors import error
+from eagle3_console.errors import ConsoleError, error
+from eagle3_console.historycache import HistoryCache
 from eagle3_console.hosts import AskHostKey, AskSecret, HostKeyQuestion, SecretQuestion
 from eagle3_console.linkstate import Connecting, LinkPort, LinkState, Live, Reconnecting
+from eagle3_console.remembering import Remembering
 
 from .terminal import Terminal
 
@@ -114,6 +116,31 @@ async def connected(
     link = open_link(target, terminal, read_only=read_only, python=python, start_agent=start_agent)
     try:
         await link.connect()
+        for text in link.warnings:
+            terminal.say(f"! {text}", "amber")
+        yield link
+    finally:
+        await link.close()
+
+
+@asynccontextmanager
+async def remembered(
+    target: str, terminal: Terminal, *, read_only: bool = False, python: str | None = None
+) -> AsyncIterator[LinkPort]:
+    """As ``connected``, and what passes is kept; without the host, what was kept before.
+
+    Raises ConsoleError (connect) where there is neither.
+    """
+    link = Remembering(
+        open_link(target, terminal, read_only=read_only, python=python), HistoryCache(target)
+    )
+    try:
+        try:
+            await link.connect()
+        except ConsoleError as problem:
+            if link.kept is None:
+                raise
+            terminal.say(f"{problem.problem.title}: {problem.problem.happened}", "amber")
         for text in link.warnings:
             terminal.say(f"! {text}", "amber")
         yield link

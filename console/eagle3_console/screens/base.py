@@ -97,6 +97,8 @@ def switched_off(state: State) -> frozenset[str]:
     off = set()
     if state.read_only:
         off |= {"start", "abort", "start_over", "act"}
+    if state.kept_at is not None:
+        off |= {"start", "abort", "preflight", "start_over", "act"}
     if state.profile is None:
         off |= {"start", "preflight", "start_over"}
     if not any(r.state not in ENDED for r in state.runs):

@@ -63,6 +63,10 @@ def link_words(state: State) -> Content:
         if shown is not None:
             words += f" · showing {formats.clock(shown)}"
         return Content.styled(words, f"bold {ink.LOOK}")
+    if state.kept_at is not None:
+        when = formats.moment(state.kept_at, state.now)
+        words = f"○ offline · history of {when}, {formats.ago(state.now - state.kept_at)}"
+        return Content.styled(words, f"bold {ink.BAD}")
     words = f"○ offline since {formats.clock(link.since)}"
     if shown is not None:
         words += f" · showing {formats.clock(shown)}"
