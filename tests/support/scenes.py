@@ -220,6 +220,8 @@ def throughput(*, disk: bool = False) -> Throughput:
         threads=8,
         buffer_peak=int((8.0 if disk else 1.3) * GIB),
         buffer_limit=8 * GIB,
+        disk_free=int((58 if disk else 3.1 * 1024) * GIB),
+        disk_total=7 * 1024 * GIB,
     )
 
 

@@ -6,7 +6,7 @@ from textual.content import Content
 
 from eagle3_agent.protocol.fold import Standing
 from eagle3_agent.protocol.values import ErrorInfo, Profile, RunSummary, StageTime
-from eagle3_console import formats
+from eagle3_console import formats, stall
 from eagle3_console.eta import Eta, estimate, overdue, shard_pace
 from eagle3_console.hosttext import clean, crop, crop_left, first_line
 from eagle3_console.store import ENDED, State
@@ -17,6 +17,8 @@ from .panel import Panel
 
 #: What an estimate is of.
 _WHAT = {"load": "loaded in ", "shards": "all shards in ", "extract": "ETA "}
+#: Seconds after which a figure of the disk says when it was taken.
+_OLD = 120.0
 #: The stages every run goes through; shown as still to come.
 _ALWAYS = ("preflight", "load", "extract")
 
@@ -66,11 +68,13 @@ def run_lines(state: State, run: RunSummary, width: int) -> list[Content]:
     """The whole block."""
     standing = state.standing
     rows = [title(state, run, width)]
-    stalled = state.stalled_for
+    stalled = stall.of(state)
     if stalled is not None:
-        words = f"! no sign of life for {formats.duration(stalled)}: no sample, no event"
-        rows.append(Content.styled(words, f"bold {ink.LOOK}"))
-    elif state.live:
+        colour = ink.BAD if stalled.nothing_moves else ink.LOOK
+        words, more = f"! {stalled.words}", "; l shows what it says"
+        words += more if len(words + more) <= width else ""
+        rows.append(Content.styled(words, f"bold {colour}"))
+    if state.live:
         rows += _overdue(state, standing)
     if run.state == "queued":
         words = "· waits until the GPUs it needs are free; it starts by itself"
@@ -241,6 +245,9 @@ def figures(state: State, standing: Standing) -> list[Content]:
     written = formats.size(standing.bytes)
     of = f" of {formats.size(standing.planned_bytes)}" if standing.planned_bytes else ""
     items.append(ink.row(written, (f"{of} written", ink.DIM)))
+    left = disk_left(standing, state.host_now)
+    if left is not None:
+        items.append(left)
     skipped = standing.skipped
     items.append(
         ink.row((f"! {skipped} skipped", ink.LOOK)) if skipped else ink.row(("0 skipped", ink.DIM))
@@ -248,6 +255,22 @@ def figures(state: State, standing: Standing) -> list[Content]:
     if standing.reused:
         items.append(Content.styled(f"{formats.count(standing.reused)} kept from before", ink.DIM))
     return items
+
+
+def disk_left(standing: Standing, host_now: float) -> Content | None:
+    """``3.1 TiB left`` on the output's disk; a warning when what is still planned does not fit."""
+    told = standing.throughput
+    if told is None or told.disk_free is None:
+        return None
+    free, age = told.disk_free, host_now - told.t
+    ago = f" {formats.ago(age)}" if age > _OLD else ""
+    rest = None
+    if standing.planned_bytes is not None:
+        rest = max(0, standing.planned_bytes - standing.bytes)
+    if rest is not None and rest > free:
+        words = f"! {formats.size(free)} left{ago}, {formats.size(rest)} to write"
+        return Content.styled(words, f"bold {ink.LOOK}")
+    return ink.row(formats.size(free), (f" left{ago}", ink.DIM))
 
 
 def eta_words(state: State, eta: Eta | None) -> Content:
