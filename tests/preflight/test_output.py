@@ -17,7 +17,7 @@ from eagle3_agent.preflight.data.data_facts import PROBE as DATA
 from eagle3_agent.preflight.data.data_facts import DataFacts
 from eagle3_agent.preflight.model.model_facts import PROBE as MODEL
 from eagle3_agent.preflight.model.model_facts import ModelFacts
-from eagle3_agent.preflight.output import disk
+from eagle3_agent.preflight.output import disk, inside
 from eagle3_agent.preflight.output import folder as output
 from eagle3_agent.preflight.output.inside import Inside, Marked
 from eagle3_agent.preflight.output.output_facts import PROBE, OutputFacts
@@ -32,9 +32,9 @@ def verdict(**changes: Any) -> Verdict:
     return output.CHECK.decide(known((PROBE, replace(THERE, **changes))), profile())
 
 
-def holding(**inside: Any) -> Verdict:
+def holding(**held: Any) -> Verdict:
     """Of a folder with this in it."""
-    return verdict(inside=Inside(**inside), device=7, inode=70)
+    return verdict(inside=Inside(**held), device=7, inode=70)
 
 
 # ------------------------------------------------------------------ output
@@ -203,8 +203,8 @@ def test_unknown_space_warns() -> None:
 # ------------------------------------------------------------------ real folders
 
 
-def look(folder: Path | str) -> tuple[OutputFacts, Verdict]:
-    asked = profile(output_dir=str(folder))
+def look(folder: Path | str, **changes: Any) -> tuple[OutputFacts, Verdict]:
+    asked = profile(output_dir=str(folder), **changes)
     facts = gather(PROBE, asked)
     return facts.get(PROBE), output.CHECK.decide(facts, asked)
 
@@ -299,6 +299,57 @@ def test_a_marker_that_is_none_blocks(tmp_path: Path, text: str) -> None:
     found = look(folder)[1]
     assert found.status == "block"
     assert "eagle3.json" in found.saw
+
+
+def test_what_of_many_samples_is_kept_is_told_in_time_and_said_to_be_about(tmp_path: Path) -> None:
+    folder = written(tmp_path / "out")
+    with (folder / "manifest.jsonl").open("w") as manifest:
+        for index in range(2000):
+            (folder / f"data_{index}.pt").write_bytes(b"x" * 10)
+            size = 10 if index % 2 else 11  # every other one is not what the manifest says
+            manifest.write(json.dumps({"file": f"data_{index}.pt", "bytes": size}) + "\n")
+    whole = inside.look(str(folder))
+    assert (whole.kept, whole.kept_bytes, whole.exact) == (1000, 10_000, True)
+    part = inside.look(str(folder), patience=0.0)
+    assert (part.samples, part.exact) == (2000, False)
+    assert part.kept <= 2000
+    found = verdict(inside=replace(part, marker=MARK))
+    assert f"about {part.kept:,} would be kept".replace(",", " ") in found.saw
+
+
+def test_what_is_compared_stands_for_the_rest(tmp_path: Path) -> None:
+    names = [f"data_{index}.pt" for index in range(1000)]
+    for name in names[:500]:
+        (tmp_path / name).write_bytes(b"x")
+    sizes, compared = inside._kept(str(tmp_path), names, dict.fromkeys(names, 1), 0.0)
+    assert compared == 100
+    assert 40 <= len(sizes) <= 60
+
+
+@pytest.mark.parametrize("held", ["model", "data", "home"])
+def test_a_folder_that_holds_what_is_needed_is_not_offered_to_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "data_0.pt").write_bytes(b"")
+    changes = {} if held == "home" else {f"{held}_path": str(folder / held)}
+    assert look(folder)[1].actions
+    if held == "home":
+        monkeypatch.setenv("HOME", str(folder))
+    found = look(folder, **changes)[1]
+    assert (found.status, found.actions) == ("block", ())
+
+
+def test_the_models_own_folder_and_one_within_another_runs_output(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    own = look(model, model_path=f"{model}/")[1]
+    assert (own.status, "the model's own folder" in own.saw) == ("block", True)
+    outer = written(tmp_path / "outer")
+    for folder in (outer / "new", outer / "deep" / "er"):
+        found = look(folder)[1]
+        assert (found.status, f"lies within {outer}" in found.saw) == ("warn", True)
 
 
 def test_a_folder_is_no_stranger_whatever_its_name_ends_in(tmp_path: Path) -> None:

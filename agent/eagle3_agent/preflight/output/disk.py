@@ -72,7 +72,8 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
         )
     there = seen.inside.kept_bytes
     rest = max(0, plan.bytes - there)
-    kept = f", {size(there)} there already" if there else ""
+    about = "" if seen.inside.exact else "about "
+    kept = f", {about}{size(there)} there already" if there else ""
     saw = f"predicted {size(plan.bytes)} ({plan.sum}){kept}; {room}"
     return _judge_room(saw, rest, free, inodes, plan.files - seen.inside.kept)
 

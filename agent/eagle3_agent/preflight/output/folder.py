@@ -10,6 +10,7 @@ from eagle3_agent.preflight.check import Check, Facts
 from eagle3_agent.preflight.text import listed, number, plural, show, size
 from eagle3_agent.protocol.values import Action, Profile, Verdict
 
+from . import surroundings
 from .output_facts import PROBE, OutputFacts
 
 _OTHER = "Choose another output.dir, or clear the run that wrote it."
@@ -24,6 +25,13 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
             f"{path} {show(seen.problem, 400)}",
             "Every sample is written there.",
             "Choose an output.dir that this user may write, or make that one writable.",
+        )
+    if surroundings.same(seen.real or seen.path, profile.model.path):
+        return CHECK.verdict(
+            "block",
+            f"{path} is the model's own folder",
+            "Samples would lie among the checkpoint's files; a loader reads what it finds there.",
+            "Choose an output.dir of its own.",
         )
     if seen.inside.marker_problem:
         return CHECK.verdict(
@@ -56,8 +64,12 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
 
 
 def _aside(seen: OutputFacts) -> list[Action]:
-    """The folder can make room under its name; a link stays, since what it leads to is shared."""
-    if seen.link or not seen.inode:
+    """The folder can make room under its name.
+
+    A link stays, since what it leads to is shared, and so does a folder in which more lies that
+    this run, the agent or the host needs under its name.
+    """
+    if seen.link or not seen.inode or seen.holds:
         return []
     path = os.path.normpath(seen.real or seen.path)
     info = offers.FileInfo(seen.device, seen.inode, seen.modified)
@@ -91,12 +103,19 @@ def _writable(seen: OutputFacts, path: str) -> Verdict:
         saw = (
             f"{path}: {how}; holds {plural(seen.inside.samples, 'sample file')} of the same model, "
             f"layers and data (run {show(seen.inside.marker.run, 40) or 'unknown'}), of which "
-            f"{number(seen.inside.kept)} would be kept, {size(seen.inside.kept_bytes)}"
+            f"{about(seen)}{number(seen.inside.kept)} would be kept, {size(seen.inside.kept_bytes)}"
         )
     else:
         saw = f"{path}: {how}"
     if seen.real:
         saw += f"; really at {show(seen.real, 300)}"
+    if seen.outer:
+        return CHECK.verdict(
+            "warn",
+            f"{saw}; lies within {show(seen.outer, 200)}, which holds the samples of a run",
+            "A trainer takes every sample below a folder: whoever trains on that one gets these.",
+            "Choose an output.dir outside of it.",
+        )
     if seen.inside.strangers:
         return CHECK.verdict(
             "warn",
@@ -105,6 +124,11 @@ def _writable(seen: OutputFacts, path: str) -> Verdict:
             "Move those files away before training.",
         )
     return CHECK.verdict("pass", saw)
+
+
+def about(seen: OutputFacts) -> str:
+    """Before figures of what is kept, where not every file was compared."""
+    return "" if seen.inside.exact else "about "
 
 
 CHECK = Check(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from eagle3_agent.preflight.check import Ask, Probe
 
-from . import inside, mounts, quota
+from . import inside, mounts, quota, surroundings
 from .inside import Inside
 from .mounts import Mount
 from .quota import Quota
@@ -45,6 +45,10 @@ class OutputFacts:
     """Free file entries; None where the filesystem has no such limit."""
     quotas: tuple[Quota, ...] = ()
     inside: Inside = field(default_factory=Inside)
+    holds: str = ""
+    """What must not be moved and lies in it, in words, such as ``the model``."""
+    outer: str = ""
+    """A folder above it that holds the samples of a run."""
 
 
 def _collect(ask: Ask) -> OutputFacts:
@@ -78,6 +82,8 @@ def _collect(ask: Ask) -> OutputFacts:
         inodes=inodes,
         quotas=quota.read(place),
         inside=inside.look(path) if exists else Inside(),
+        holds=surroundings.held(real, ask.profile) if exists else "",
+        outer=surroundings.above(real),
     )
 
 
