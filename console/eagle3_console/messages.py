@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from textual.message import Message
 
+from eagle3_agent.protocol.values import Profile
+
+from .profile_edit import Draft
 from .verdicts import Offer
 
 
@@ -41,3 +48,39 @@ class RunOpened(Message):
     def __init__(self, run: str) -> None:
         super().__init__()
         self.run = run
+
+
+class EditAsked(Message):
+    """Open this profile's file, or without one the loaded profile, to be changed."""
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__()
+        self.path = path
+
+
+class DraftChanged(Message):
+    """What a person has typed so far: kept, however the screen is left."""
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__()
+        self.draft = draft
+
+
+class ProfileTaken(Message):
+    """Make this the session's profile; ``start`` then asks whether to start it."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        path: str = "",
+        run: str = "",
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        start: bool = False,
+    ) -> None:
+        super().__init__()
+        self.profile = profile
+        self.path = path
+        self.run = run
+        self.overrides = overrides or {}
+        self.start = start

@@ -17,11 +17,28 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Whitespace
 
-from eagle3_agent.protocol.values import Profile
+from eagle3_agent.protocol.values import (
+    CaptureSection,
+    DataSection,
+    EngineSection,
+    HostSection,
+    ModelSection,
+    OutputSection,
+    Profile,
+)
 
 from . import profile as profiles
 from .profile import Finding, ProfileError, Source
 from .profile_settings import ALL, BY_KEY, SECTIONS, SETTINGS, Fault, Setting, check, from_text
+
+_SECTION_TYPES: Mapping[str, type[Any]] = {
+    "host": HostSection,
+    "model": ModelSection,
+    "capture": CaptureSection,
+    "data": DataSection,
+    "output": OutputSection,
+    "engine": EngineSection,
+}
 
 
 @dataclass(frozen=True)
@@ -108,6 +125,18 @@ def settings_of(profile: Profile) -> dict[str, Any]:
             key = f"{part.name}.{name}"
             found[key] = list(value) if isinstance(value, tuple) else value
     return {s.key: found[s.key] for s in SETTINGS if s.key in found}
+
+
+def defaults() -> dict[str, Any]:
+    """The value that a setting has when it is left out, where there is one."""
+    found = {}
+    for part in dataclasses.fields(Profile):
+        kind = _SECTION_TYPES.get(part.name)
+        for item in dataclasses.fields(kind) if kind is not None else ():
+            value = _default(item)
+            if value is not dataclasses.MISSING and value is not None:
+                found[f"{part.name}.{item.name}"] = list(value) if value == () else value
+    return found
 
 
 def _default(item: dataclasses.Field[Any]) -> Any:
@@ -276,12 +305,17 @@ def revert(draft: Draft, key: str) -> Draft:
     return put(draft, key, (_flat(draft.text) if draft.on_disk else draft.against).get(key))
 
 
+def with_changes(draft: Draft, changes: Mapping[str, Any]) -> Draft:
+    """With these changes, as far as the file does not hold them already."""
+    was = _flat(draft.text)
+    kept = {k: v for k, v in changes.items() if not _same(v, was.get(k))}
+    return replace(draft, changes=kept)
+
+
 def onto(draft: Draft, new_text: str) -> Draft:
     """The same changes on top of another text of the file.  Raises ProfileError."""
     profiles.parse(new_text, draft.path)
-    was = _flat(new_text)
-    changes = {k: v for k, v in draft.changes.items() if not _same(v, was.get(k))}
-    return replace(draft, text=new_text, changes=changes, on_disk=True)
+    return with_changes(replace(draft, text=new_text, on_disk=True), draft.changes)
 
 
 def stepped(setting: Setting, value: Any, step: int) -> Any:

@@ -22,8 +22,9 @@ from eagle3_console.screens.dashboard import DashboardScreen
 from eagle3_console.screens.help import HelpScreen
 from eagle3_console.screens.history import HistoryScreen
 from eagle3_console.screens.log import LogScreen
-from eagle3_console.screens.pages import ErrorsScreen, ProfileScreen, RunScreen
+from eagle3_console.screens.pages import ErrorsScreen, RunScreen
 from eagle3_console.screens.preflight import PreflightScreen
+from eagle3_console.screens.profiles import ProfileScreen
 from support import scenes
 from support.fakelink import FakeLink
 from support.tui import make_app, misses, rows, sees, shown, until
@@ -32,7 +33,7 @@ WIDE = (120, 40)
 
 
 def refused(_: Message) -> ConsoleError:
-    problem = Problem("Start is blocked", "2 checks block", "mend them", "blocked")
+    problem = Problem("Start is blocked", "3 checks block", "mend them", "blocked")
     return ConsoleError(problem, scenes.blocked_report())
 
 
@@ -81,11 +82,11 @@ async def test_a_blocked_start_shows_the_checks_and_starts_over_them_only_after_
     async with app.run_test(size=WIDE) as pilot:
         await sees(pilot, "No run")
         await pilot.press("s", "y")
-        await sees(pilot, "BLOCKED by 2 of 10 checks", "GPU memory free", "Copy again: model-00007")
+        await sees(pilot, "BLOCKED by 3 of 31 checks", "GPU memory free", "Copy again: model-00007")
         assert isinstance(app.screen, PreflightScreen)
 
         await pilot.press("o")
-        await sees(pilot, "Start over these 2 blocks?", "Model folder complete: 1 of 9 shards")
+        await sees(pilot, "Start over these 3 blocks?", "Model folder complete: 1 of 9 shards")
         assert app.focused is not None
         assert app.focused.id == "no"
         await pilot.press("enter")
@@ -94,13 +95,13 @@ async def test_a_blocked_start_shows_the_checks_and_starts_over_them_only_after_
 
         starts(link)
         await pilot.press("o")
-        await sees(pilot, "Start over these 2 blocks?")
+        await sees(pilot, "Start over these 3 blocks?")
         await pilot.press("y")
         await until(pilot, lambda: isinstance(app.screen, DashboardScreen))
         await sees(pilot, "RUN 1")
     request = link.asked_for(Start)[-1]
     assert isinstance(request, Start)
-    assert request.force == ("gpu-clean", "model")
+    assert request.force == ("gpu-clean", "gpu-memory", "model")
 
 
 async def test_without_a_profile_s_says_how_to_get_one() -> None:
@@ -232,9 +233,9 @@ async def test_p_checks_and_shows_failing_checks_first() -> None:
     async with app.run_test(size=WIDE) as pilot:
         await sees(pilot, "No run")
         await pilot.press("p")
-        await sees(pilot, "BLOCKED by 2 of 10 checks", "7 pass")
+        await sees(pilot, "BLOCKED by 3 of 31 checks", "26 pass")
         text = shown(app)
-        assert text.index("GPU memory free") < text.index("Room for") < text.index("7 pass")
+        assert text.index("GPU memory free") < text.index("Output disk large") < text.index("26 pass")
         assert "Layers in range" not in text
         await pilot.press("space")
         await sees(pilot, "Layers in range", "layers [2, 16, 29, 31] of 32")

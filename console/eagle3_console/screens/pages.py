@@ -1,4 +1,4 @@
-"""Pages to read: one run, the errors, the profile."""
+"""Pages to read: one run, the errors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from eagle3_console.hosttext import clean
 from eagle3_console.linkstate import Piece
 from eagle3_console.store import State, kept_tail
 from eagle3_console.widgets import ink
-from eagle3_console.widgets.pages import Known, errors_page, profile_rows, run_page
+from eagle3_console.widgets.pages import Known, errors_page, run_page
 from eagle3_console.widgets.panel import Panel
-from eagle3_console.widgets.run import NO_PROFILE
 
 from .base import ConsoleScreen, Scroll
 
@@ -92,7 +91,9 @@ class RunReading(PageScreen):
 class RunScreen(RunReading):
     """Everything about one run."""
 
-    KEYS: ClassVar[tuple[str, ...]] = ("log", "errors", "diff", "abort", "fold", "back", "help")
+    KEYS: ClassVar[tuple[str, ...]] = (
+        "log", "errors", "diff", "rerun", "resume", "abort", "fold", "back", "help",
+    )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "fold", "all checks", tooltip="show the checks that passed, too"),
     ]
@@ -133,21 +134,3 @@ class ErrorsScreen(RunReading):
         standing = self.standing(state) or Standing()
         known = Known(run, standing, self.tail(state), state.details.get(run.run))
         return errors_page(known, state, width)
-
-
-class ProfileScreen(PageScreen):
-    """The profile that ``s`` would start."""
-
-    KEYS: ClassVar[tuple[str, ...]] = ("start", "preflight", "back", "help")
-
-    def page(self, state: State, width: int) -> list[Content]:
-        if state.profile is None:
-            return [Content.styled(line, ink.DIM) for line in NO_PROFILE]
-        source = clean(state.profile_path) or "given without a file"
-        head = [
-            ink.row((f"PROFILE  {clean(state.profile.name)}", ink.STRONG)),
-            ink.row(("from ", ink.DIM), source),
-            Content.styled("as resolved, defaults included", ink.DIM),
-            Content(""),
-        ]
-        return head + profile_rows(state.profile, width)
