@@ -25,7 +25,15 @@ LOGS = Path(__file__).parents[1] / "logs"
 TABLE: dict[str, dict[str, Any]] = tomlkit.parse((LOGS / "expected.toml").read_text()).unwrap()
 
 #: Logs of several processes whose every line names its process.
-PREFIXED = ("oom-8-ranks-mixed", "oom-one-rank-then-nccl", "pp-and-tp-names", "empty-assert")
+PREFIXED = (
+    "oom-8-ranks-mixed",
+    "oom-one-rank-then-nccl",
+    "pp-and-tp-names",
+    "empty-assert",
+    "illegal-access-multi-line",
+    "real-shape-tp2-016",
+    "real-vocab-tp2-016",
+)
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,12 @@ def test_the_line_shown_is_where_it_begins(name: str) -> None:
     line = content(name).split(b"\n")[one.line]
     signs = rb"Traceback|Fatal Python|terminate called|Killed|Bus error|Watchdog|watchdog|died|oom_"
     assert re.search(signs + rb"|failed \(exitcode", line)
+
+
+@pytest.mark.parametrize("run", ["h200-one/0001", "h200-tp2/0001", "h200-tp2/0004"])
+def test_a_run_that_failed_in_nothing_has_no_cause(run: str) -> None:
+    log = LOGS.parent / "recorded" / run / "output.log"
+    assert finder(log.read_bytes()).cause() is None
 
 
 # ------------------------------------------------------------------ what holds for any log

@@ -80,7 +80,7 @@ def told(line: Line, number: int, before: tuple[str, ...] = ()) -> Found | None:
 
 def nccl(line: Line) -> str | None:
     """What NCCL warns of."""
-    found = _NCCL_WARN.search(line.text)
+    found = _NCCL_WARN.search(line.text) if "NCCL" in line.text else None
     return found[1] if found else None
 
 

@@ -65,6 +65,14 @@ KNOWN: tuple[Known, ...] = (
         "try another attention backend or vLLM version.",
     ),
     known(
+        "cublas",
+        r"CUBLAS_STATUS_(?!ALLOC)\w+",
+        "A matrix product failed on the GPU: mostly after an illegal access, or by a libcublas of "
+        "another CUDA.",
+        'Run again with CUDA_LAUNCH_BLOCKING = "1" in host.env; take other CUDA folders out of '
+        "LD_LIBRARY_PATH.",
+    ),
+    known(
         "device-assert",
         r"device-side assert",
         "A kernel checked an index and it was out of range: mostly a token id beyond the "

@@ -127,7 +127,7 @@ class Tracebacks:
     def add(self, line: Line, number: int) -> None:
         key = (line.process, line.stamp)
         opened = self._open.get(key)
-        if len(self._open) > (opened is not None):
+        if opened is None and self._open:
             self._end_others(key, number)
         text = _without_group(line.text)
         if line.bar and not text.strip():
@@ -187,7 +187,8 @@ class Tracebacks:
         elif text[0].isspace():
             last = opened.frames[-1] if opened.frames else None
             if last is not None and not last.source and not text.startswith("  [Previous line"):
-                opened.frames[-1] = replace(last, source=text.strip()[:300])
+                source = text.strip()[:300]
+                opened.frames[-1] = Frame(last.file, last.line, last.function, source)
         elif _FATAL.match(text) or _TERMINATE.match(text):
             self._finish(key, number)
             self.add(line, number)
