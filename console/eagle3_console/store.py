@@ -33,8 +33,6 @@ TAIL = 500
 WROTE = 60
 #: Run pages kept.
 DETAILS = 32
-#: An extracting run without an event for this long (seconds) is shown as stalled.
-STALL = 60.0
 #: Clocks that differ by less (seconds) are taken as one.
 CLOCK_SLACK = 2.0
 #: A host's clock that is further off than this (seconds) is not believed.
@@ -135,17 +133,6 @@ class State:
     @property
     def running(self) -> bool:
         return any(r.state == "running" for r in self.runs)
-
-    @property
-    def stalled_for(self) -> float | None:
-        """Seconds without an event, when an extracting run has been silent for too long."""
-        stage = self.standing.stage
-        if not self.live or self.standing.ended or self.standing.last is None:
-            return None
-        if stage is None or stage.name != "extract" or stage.ended is not None:
-            return None
-        silent = self.host_now - self.standing.last
-        return silent if silent > STALL else None
 
     @property
     def last_failed(self) -> RunSummary | None:

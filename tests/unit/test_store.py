@@ -139,16 +139,6 @@ def test_the_hosts_clock_is_used_only_when_it_is_off() -> None:
     assert jitter.clock_offset == far.clock_offset
 
 
-def test_a_silent_extraction_is_shown_as_stalled() -> None:
-    events = (Stage(NOW, "extract", "start"), Progress(NOW + 1, 1, 10, 0, 100, 1000))
-    state = apply(running(), store.Happened("0004", events, True, NOW + 1))
-    assert state.stalled_for is None
-    state = apply(state, store.Ticked(NOW + 1 + store.STALL + 30))
-    assert state.stalled_for == store.STALL + 30
-    lost = apply(state, store.LinkMoved(Offline(NOW, WHY), state.now))
-    assert lost.stalled_for is None, "without a link nobody knows"
-
-
 def test_a_check_is_going_on_until_it_ends_and_keeps_the_last_report() -> None:
     report = scenes.blocked_report()
     state = apply(live(), CheckBegan(NOW, starting=True))
