@@ -339,8 +339,11 @@ class Link:
         self, session: Session, runs: bool, interval: float
     ) -> tuple[RunSummary, ...]:
         self._told = {}  # what is pushed between two pages is newer than a page
-        found = await all_runs(lambda message: session.ask(message, 60), watch=runs)
-        await session.ask(WatchHost(0, max(interval, 0.0)), 60)
+        # both at once: on a slow link each waiting for the other would be seen
+        found, _ = await asyncio.gather(
+            all_runs(lambda message: session.ask(message, 60), watch=runs),
+            session.ask(WatchHost(0, max(interval, 0.0)), 60),
+        )
         self._told = {**{summary.run: summary for summary in found}, **self._told}
         return tuple(sorted(self._told.values(), key=lambda summary: summary.number))
 
