@@ -72,7 +72,7 @@ PICTURES = (
     Picture("dashboard-light", extracting, _EXTRACTING, theme="eagle-light"),
     Picture("dashboard-wide", extracting, _EXTRACTING, size=(200, 50)),
     Picture("loading", loading, ("load took 1:04 in run 1",), size=(120, 24)),
-    Picture("preflight-blocked", blocked, ("BLOCKED by 2", "7 pass"), ("p",), (120, 34)),
+    Picture("preflight-blocked", blocked, ("BLOCKED by 3", "26 pass"), ("p",), (120, 34)),
     Picture("preflight-action", blocked, ("Do it (y)",), ("p", "1"), (80, 24)),
     Picture("failed", failed, ("died unexpectedly", "Traceback"), ("e",), (120, 30)),
     Picture(

@@ -430,7 +430,9 @@ def test_what_others_hold_lowers_the_share() -> None:
     assert found.status == "block"
     assert "50.0 GiB of it in use" in found.saw
     assert "refuses at start" in found.why
-    assert found.todo == "Set model.gpu_memory_utilization = 0.63."
+    assert found.todo == (
+        "Free GPU 0 (see gpu-clean): it fits then, or set model.gpu_memory_utilization = 0.63."
+    )
     assert judged(seen(), gpus(50 * GIB), model_gpu_memory_utilization=0.63).status == "pass"
 
 

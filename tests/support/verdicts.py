@@ -1,7 +1,7 @@
 """Preflight reports as the agent's own judges give them, over facts of a recorded host.
 
-The GPUs, the interpreter, the data and the patches are those of the H200 host
-while run 2 held both GPUs; what else stands in the way is set up here.
+The host is that of ``clean_host`` while both GPUs were held; what else stands in the way is set
+up here.
 """
 
 from __future__ import annotations
@@ -9,124 +9,63 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from eagle3_agent.distributions import DISTRIBUTIONS
 from eagle3_agent.preflight import catalogue, runner
-from eagle3_agent.preflight.check import Ask, Facts, known
-from eagle3_agent.preflight.data import data_facts
-from eagle3_agent.preflight.data.tally import Tally
+from eagle3_agent.preflight.check import Ask, Facts
 from eagle3_agent.preflight.gpus import gpu_facts
-from eagle3_agent.preflight.libraries import compat, interpreter_facts
 from eagle3_agent.preflight.model import model_facts
 from eagle3_agent.preflight.output import output_facts
 from eagle3_agent.preflight.running import process_facts
-from eagle3_agent.protocol.values import HostSample, Profile, Report
+from eagle3_agent.protocol.values import Profile, Report
 
-from . import thirty
-from .recording import busy_sample, recorded
+from . import clean_host, thirty
+from .clean_host import GIB, idle_sample
+from .recording import recorded
 
-GIB = 1024**3
-_TOKENS = 574_565
-_IDS = ("interpreter", "gpu-count", "gpu-clean", "leftovers", "model", "layers", "data", "output",
-        "disk", "compat")  # fmt: skip
+__all__ = ["blocked", "idle_sample", "judged", "many", "mended", "profile", "ready"]
+
 _SECONDS = {
     "gpu": 0.603,
     "interpreter": 0.274,
     "processes": 0.267,
     "model": 0.236,
+    "checkpoint": 0.241,
     "data": 0.352,
     "output": 0.214,
+    "disk-speed": 0.394,
     "compat": 0.667,
 }
 
 
 def profile() -> Profile:
-    return recorded("0002").record.profile
+    return clean_host.profile()
 
 
 def judged(facts: Facts, at: float) -> Report:
-    """The verdicts of the checks that the scene is about."""
-    checks = [c for c in catalogue.for_ask(Ask(profile())) if c.id in _IDS]
+    """What every quick check says to that."""
+    checks = catalogue.for_ask(Ask(profile()))
     return Report(runner.judge(checks, facts, profile(), _SECONDS), 0.671, at)
-
-
-def _seen(sample: HostSample) -> HostSample:
-    """The holders with the start times that /proc has of them: they can be told from others."""
-    gpus = tuple(
-        replace(gpu, processes=tuple(replace(p, start_time=914_000 + p.pid) for p in gpu.processes))
-        for gpu in sample.gpus
-    )
-    return replace(sample, gpus=gpus)
 
 
 @cache
 def blocked(at: float) -> Report:
-    """Run 2 holds the GPUs, a copied shard is one byte short, and the disk is nearly too small."""
-    one = recorded("0002")
-    environment = one.record.environment
-    dists = {k: environment[k] for k in DISTRIBUTIONS if k in environment}
-    findings = one.standing(float("inf")).patches
+    """A vLLM of no run that is kept holds the GPUs, a copied shard is one byte short, and the disk
+    is nearly too small.
+
+    The holders are those that NVML named while run 2 went on.
+    """
     bad = model_facts.BadShard("model-00007-of-00009.safetensors", "is 1 byte too short")
-    tally = Tally(rows=500, input_ids=500, exact_tokens=_TOKENS, longest=2048)
-    guarded = tuple(
-        process_facts.Seen(p.pid, 1, "run", "S", p.user, p.command, p.started, "0002", True)
-        for gpu in busy_sample().gpus
+    holders = tuple(
+        process_facts.Seen(p.pid, p.start_time or 0, "vllm", "S", p.user, p.command, p.started)
+        for gpu in clean_host.held_by_another().gpus
         for p in gpu.processes
     )
-    asked = profile()
-    return judged(
-        known(
-            (gpu_facts.PROBE, gpu_facts.GpuFacts(_seen(busy_sample()))),
-            (
-                interpreter_facts.PROBE,
-                interpreter_facts.InterpreterFacts(
-                    asked.host.python, python=environment["python"], dists=dists
-                ),
-            ),
-            (process_facts.PROBE, process_facts.ProcessFacts(guarded, hidden=1)),
-            (
-                model_facts.PROBE,
-                model_facts.ModelFacts(
-                    asked.model.path,
-                    model_type="llama",
-                    architecture="LlamaForCausalLM",
-                    layers=32,
-                    hidden=4096,
-                    vocab=128_256,
-                    dtype="bfloat16",
-                    shards=9,
-                    bytes=14 * GIB,
-                    bad=(bad,),
-                    bad_count=1,
-                    tokenizer=True,
-                ),
-            ),
-            (
-                data_facts.PROBE,
-                data_facts.DataFacts(
-                    asked.data.path,
-                    kind="JSONL",
-                    rows=500,
-                    tally=tally,
-                    tokens=_TOKENS,
-                    tokens_exact=True,
-                    tokens_from="counted input_ids",
-                ),
-            ),
-            (
-                output_facts.PROBE,
-                output_facts.OutputFacts(
-                    asked.output.dir, place="/data", write_seconds=0.001, free=int(19.0 * GIB)
-                ),
-            ),
-            (
-                compat.PROBE,
-                compat.CompatFacts(
-                    "speculators", compat.WorkerReport(dists, "3.12.3", findings=findings)
-                ),
-            ),
-        ),
-        at,
-    )
+    changes: clean_host.Pairs = {
+        gpu_facts.PROBE: clean_host.gpu_state(clean_host.held_by_another()),
+        process_facts.PROBE: process_facts.ProcessFacts(holders, hidden=1),
+        model_facts.PROBE: replace(clean_host.whole_model(), bad=(bad,), bad_count=1),
+        output_facts.PROBE: clean_host.output(19.0 * GIB),
+    }
+    return judged(clean_host.facts(changes), at)
 
 
 def many(at: float) -> Report:
@@ -146,8 +85,3 @@ def ready() -> Report:
     report = recorded("0001").record.preflight
     assert report is not None
     return report
-
-
-def idle_sample() -> HostSample:
-    """The host before its first run."""
-    return recorded("0001").samples[0][0]

@@ -81,7 +81,7 @@ async def test_s_pressed_twice_starts_once() -> None:
 
 async def test_while_a_start_is_checked_nothing_else_is_asked_for() -> None:
     link = SlowLink(scenes.idle())
-    blocked = ConsoleError(Problem("Blocked", "2 checks", "", "blocked"), scenes.blocked_report())
+    blocked = ConsoleError(Problem("Blocked", "3 checks", "", "blocked"), scenes.blocked_report())
     link.answer(Start, lambda _: blocked)
     app = make_app(link)
     async with app.run_test(size=WIDE) as pilot:
@@ -92,7 +92,7 @@ async def test_while_a_start_is_checked_nothing_else_is_asked_for() -> None:
         await pilot.pause()
         assert len(link.asked) == 1
         link.let.set()
-        await sees(pilot, "BLOCKED by 2 of 10 checks")
+        await sees(pilot, "BLOCKED by 3 of 31 checks")
         screens = [type(screen) for screen in app.screen_stack]
         assert screens == [DashboardScreen, PreflightScreen], "one report, one screen"
     assert link.asked_for(RunPreflight) == []

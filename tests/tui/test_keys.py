@@ -230,12 +230,15 @@ async def test_p_checks_and_shows_failing_checks_first() -> None:
     link = scenes.idle()
     link.answer(RunPreflight, lambda _: Checked(0, scenes.blocked_report()))
     app = make_app(link)
-    async with app.run_test(size=WIDE) as pilot:
+    async with app.run_test(size=(120, 90)) as pilot:
         await sees(pilot, "No run")
         await pilot.press("p")
         await sees(pilot, "BLOCKED by 3 of 31 checks", "26 pass")
         text = shown(app)
-        assert text.index("GPU memory free") < text.index("Output disk large") < text.index("26 pass")
+        titles = ("GPU memory free", "Model folder complete", "Nobody else", "Output disk large")
+        places = [text.index(title) for title in titles]
+        assert places == sorted(places), "blocks, then warnings"
+        assert text.rindex("26 pass") > places[-1]
         assert "Layers in range" not in text
         await pilot.press("space")
         await sees(pilot, "Layers in range", "layers [2, 16, 29, 31] of 32")

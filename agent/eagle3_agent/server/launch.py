@@ -26,8 +26,9 @@ from .agent import Agent
 from .errors import Refusal
 from .spawning import end_unstarted, spawn, tell_preflight
 
-#: Checks that fail because another run still holds the GPUs: a queued run waits for them.
-_PASSING = frozenset({"gpu-clean", "leftovers"})
+#: Checks that fail while another run holds GPUs and memory: a queued run waits for them, and is
+#: checked again when its turn has come.
+PASSING = frozenset({"gpu-clean", "leftovers", "gpu-modes", "gpu-memory", "host-memory", "shm"})
 
 #: A queued run whose turn has come checks again this often, while only such checks block it.
 _TURN_TRIES = 6
@@ -77,7 +78,7 @@ class Launcher:
         unknown = [name for name in wish.force if name not in known]
         if unknown:
             raise _no_check(unknown[0], known)
-        spared = {*wish.force, *(_PASSING if holder else ())}
+        spared = {*wish.force, *(PASSING if holder else ())}
         blocking = [v for v in outcome.report.blocking if v.check not in spared]
         if blocking:
             raise _blocked(blocking, outcome.report)
@@ -198,7 +199,7 @@ class Launcher:
             began = time.time()
             outcome = await probing.preflight(record.profile)
             blocking = [v for v in outcome.report.blocking if v.check not in record.forced]
-            if not blocking or any(v.check not in _PASSING for v in blocking):
+            if not blocking or any(v.check not in PASSING for v in blocking):
                 break
             if tries_left:
                 await asyncio.sleep(_TURN_PAUSE)  # the run before may still give memory back

@@ -6,9 +6,13 @@ exceed warns.  Where the run computes on the CPU, ``on_host`` judges.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from eagle3_agent.preflight import engine
 from eagle3_agent.preflight.check import Check, Facts
 from eagle3_agent.preflight.gpus import gpu_facts
+from eagle3_agent.preflight.gpus.gpu_facts import CLEAN_LIMIT
+from eagle3_agent.preflight.gpus.used import numbers
 from eagle3_agent.preflight.libraries import interpreter_facts
 from eagle3_agent.preflight.text import number, plural, show, size
 from eagle3_agent.protocol.values import EngineName, Gpu, Profile, Verdict
@@ -129,7 +133,9 @@ def _tight(case: Case, asked: Demand, found: Fit) -> Verdict:
     ]
     may = "may not fit" if found.status == "warn" else "does not fit"
     lines[0] = f"{may}: {lines[0]}"
-    return CHECK.verdict(found.status, "\n".join(lines), _WHY[found.place], _todo(case, found))
+    return CHECK.verdict(
+        found.status, "\n".join(lines), _WHY[found.place], _todo(case, asked, found)
+    )
 
 
 def _head(room: Room, profile: Profile) -> str:
@@ -164,11 +170,14 @@ def _beside(room: Room, asked: Demand, profile: Profile) -> list[str]:
     ]
 
 
-def _todo(case: Case, found: Fit) -> str:
+def _todo(case: Case, asked: Demand, found: Fit) -> str:
     change = way_out(case)
+    free = _free_first(case, asked)
     if change is not None and (change.status == "pass" or found.status == "block"):
         end = "" if change.status == "pass" else ", which may be enough"
-        return f"Set {change.words}{end}."
+        return f"{f'{free}, or set' if free else 'Set'} {change.words}{end}."
+    if free:
+        return f"{free}."
     if found.status == "warn":
         return "Watch the load; if it fails, lower engine.max_num_batched_tokens."
     least = least_ranks(case)
@@ -176,6 +185,19 @@ def _todo(case: Case, found: Fit) -> str:
     if least is None or least <= len(case.rooms):
         return "No setting helps on these GPUs: free what others use, or take a smaller model."
     return f"It takes {least} GPUs like this one, the run sees {have}: use a larger host."
+
+
+def _free_first(case: Case, asked: Demand) -> str:
+    """What to do first where the run would fit if nobody else used its GPUs; empty otherwise."""
+    ranks, share = (
+        case.profile.model.tensor_parallel_size,
+        case.profile.model.gpu_memory_utilization,
+    )
+    alone = fits(asked, tuple(replace(r, used=0) for r in case.rooms[:ranks]), share)
+    held = [r.index for r in case.rooms[:ranks] if r.used > CLEAN_LIMIT]
+    if alone.status != "pass" or not held:
+        return ""
+    return f"Free GPU {numbers(held)} (see gpu-clean): it fits then"
 
 
 def _sum(asked: Demand) -> str:
