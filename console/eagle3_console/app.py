@@ -287,7 +287,8 @@ class ConsoleApp(ProfilesApp):
         self.push_screen(HelpScreen(found, switched_off(self.state), facts(self.theme)))
 
     async def action_quit(self) -> None:
-        self.exit(0)
+        if not self._leaves_changes():
+            self.exit(0)
 
     async def on_unmount(self) -> None:
         self._link.on_state = self._link.on_push = None

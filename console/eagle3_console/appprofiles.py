@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from eagle3_agent.protocol.messages import Detail, GetRun
 from eagle3_agent.protocol.values import RunDetail, RunSummary
@@ -15,6 +16,7 @@ from .errors import ConsoleError
 from .messages import DraftChanged, EditAsked, ProfileTaken
 from .profile_edit import Draft
 from .screens.base import ConsoleScreen
+from .screens.confirm import ConfirmScreen
 from .screens.profile_editor import ProfileEditor
 from .screens.profiles import ProfileScreen
 from .screens.start import StartScreen, resume_facts
@@ -24,8 +26,10 @@ from .store import ENDED, DetailCame, ProfileChosen
 class ProfilesApp(ChecksApp):
     """What ``f``, ``r`` and ``R`` do, and what a profile's editor asks for."""
 
-    _draft: Draft | None = None
-    """What was typed in the editor and is not saved: it comes back however it was left."""
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._unsaved: dict[tuple[Path, str], Draft] = {}
+        """What was typed in the editor: it comes back, however it was left."""
 
     def _pointed(self) -> RunSummary | None:
         """The run that the screen in front is about."""
@@ -51,17 +55,18 @@ class ProfilesApp(ChecksApp):
     # ------------------------------------------------------------------ editing
 
     def on_draft_changed(self, message: DraftChanged) -> None:
-        self._draft = message.draft
+        draft = message.draft
+        self._unsaved.pop((draft.path, draft.run), None)
+        if message.unsaved:
+            self._unsaved[draft.path, draft.run] = draft
 
     def on_edit_asked(self, message: EditAsked) -> None:
-        profile, state = self.state.profile, self.state
-        kept = self._draft
+        state = self.state
         if message.path is None:
-            if profile is None:
+            if state.profile is None:
                 self._no_profile()
-                return
-            draft = profile_edit.of_run(profile, state.profile_run)
-            self._edit(draft if kept is None or kept.on_disk else kept)
+            else:
+                self._edit(profile_edit.of_run(state.profile, state.profile_run))
             return
         try:
             draft = profile_save.opened(message.path)
@@ -69,15 +74,25 @@ class ProfilesApp(ChecksApp):
             self._tell(error.problem)
             return
         loaded = state.profile_path == str(message.path)
-        safe = dict(state.overrides) if loaded else {}
-        if kept is not None and kept.on_disk and kept.path == message.path and kept.changes:
-            self._open(ProfileEditor(state, kept, safe))
-        else:
-            self._edit(profile_edit.with_changes(draft, safe))
+        self._edit(profile_edit.with_changes(draft, state.overrides if loaded else {}))
 
     def _edit(self, draft: Draft) -> None:
-        self._draft = None
-        self._open(ProfileEditor(self.state, draft, draft.changes))
+        kept = self._unsaved.get((draft.path, draft.run))
+        shown = profile_edit.with_changes(draft, kept.changes) if kept is not None else draft
+        self._open(ProfileEditor(self.state, shown, draft.changes))
+
+    def _leaves_changes(self) -> bool:
+        """Whether something typed would be lost by leaving; then asks."""
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.exit(0)
+
+        names = [f"● {draft.path}" for draft in self._unsaved.values()]
+        if names:
+            said = [*names, "", "f and e lead to the editor, where w saves."]
+            self.push_screen(ConfirmScreen("Leave unsaved changes?", said, "Leave"), answered)
+        return bool(names)
 
     # ------------------------------------------------------------------ from an earlier run
 

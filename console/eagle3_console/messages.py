@@ -61,9 +61,10 @@ class EditAsked(Message):
 class DraftChanged(Message):
     """What a person has typed so far: kept, however the screen is left."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, *, unsaved: bool) -> None:
         super().__init__()
         self.draft = draft
+        self.unsaved = unsaved
 
 
 class ProfileTaken(Message):

@@ -73,6 +73,8 @@ class Row:
     before: Any
     """What the file holds, or the profile that the draft is compared with."""
     findings: tuple[Finding, ...] = ()
+    compared: str = ""
+    """Whose value ``before`` is; empty for the file's own."""
 
     @property
     def changed(self) -> bool:
@@ -80,7 +82,8 @@ class Row:
 
     @property
     def section(self) -> str:
-        return self.key.partition(".")[0]
+        """Where it stands in a list of settings; what is none stands together, at the end."""
+        return self.setting.section if self.setting is not None else "no setting"
 
 
 # --------------------------------------------------------------------------- making one
@@ -202,7 +205,7 @@ def rows(draft: Draft, *, local: bool = False) -> tuple[Row, ...]:
     for setting in SETTINGS:
         key = setting.key
         found = tuple(wrong.pop(key, ()))
-        made.append(Row(key, setting, now.get(key), was.get(key), found))
+        made.append(Row(key, setting, now.get(key), was.get(key), found, draft.against_name))
     for key in [key for key in now if key not in BY_KEY]:
         found = tuple(wrong.get(key, ()))
         made.append(Row(key, None, now[key], was.get(key, now[key]), found))

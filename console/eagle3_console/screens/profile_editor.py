@@ -133,7 +133,7 @@ class ProfileEditor(ConsoleScreen):
         known = {row.key for row in self.rows}
         self.draft = draft
         self.rows = profile_edit.rows(draft, local=self._local)
-        self.post_message(DraftChanged(draft))
+        self.post_message(DraftChanged(draft, unsaved=self.unsaved))
         if {row.key for row in self.rows} - known:
             self.run_worker(self._fill(), exclusive=True, group="fill")
         self.show(self.state)
@@ -301,7 +301,7 @@ class ProfileEditor(ConsoleScreen):
         self.safe = dict(draft.changes)
         path = str(draft.path) if draft.on_disk else ""
         profile = profile_edit.build(draft, local=self._local)
-        self.post_message(DraftChanged(draft))
+        self.post_message(DraftChanged(draft, unsaved=False))
         self.post_message(ProfileTaken(profile, path, draft.run, draft.changes, start=start))
         return True
 

@@ -13,6 +13,7 @@ from textual.content import Content
 
 from eagle3_agent.protocol.values import Profile
 from eagle3_console import profile_edit, profile_save, scrub
+from eagle3_console.errors import ConsoleError
 from eagle3_console.hosttext import clean, crop_left, fit
 from eagle3_console.messages import EditAsked, ProfileTaken
 from eagle3_console.profile import Finding, ProfileError
@@ -268,14 +269,20 @@ class ProfileScreen(ConsoleScreen):
         self.query_one(Scroll).scroll_relative(y=rows, animate=False)
 
     def action_load(self) -> None:
+        """Take the profile as its file holds it now: changes for this session alone end."""
         entry = self.entry()
-        if entry is None or (entry.loaded and not self.state.overrides):
+        if entry is None or entry.path is None:
             return
-        if entry.profile is None:
+        try:
+            draft = profile_save.opened(entry.path)
+            profile = profile_edit.build(draft, local=self.state.target == "local")
+        except ProfileError:
             words = "It cannot be used as it is; e opens it with every problem."
             self.notify(words, title=clean(entry.name), severity="warning", markup=False)
-        elif not entry.loaded:
-            self.post_message(ProfileTaken(entry.profile, str(entry.path or "")))
+        except ConsoleError as error:
+            self.complain(error.problem)
+        else:
+            self.post_message(ProfileTaken(profile, str(entry.path)))
 
     def action_edit(self) -> None:
         entry = self.entry()

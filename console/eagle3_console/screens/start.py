@@ -20,6 +20,10 @@ from eagle3_console.widgets import ink
 
 from .confirm import ConfirmScreen
 
+#: (name, value, style)
+Fact = tuple[str, str, str]
+
+_FILES = ("output.format", "output.writer_threads", "output.buffer")
 _ENGINE = tuple(key for key in BY_KEY if key.startswith("engine."))
 
 #: Cells of a fact's name.
@@ -35,9 +39,10 @@ class StartScreen(ConfirmScreen):
 
     DEFAULT_CSS = """
     StartScreen > Vertical { width: 100; border: round $accent; }
+    StartScreen #said { scrollbar-size-vertical: 1; }
     """
 
-    def __init__(self, title: str, facts: Sequence[tuple[str, str, str]], yes: str) -> None:
+    def __init__(self, title: str, facts: Sequence[Fact], yes: str) -> None:
         super().__init__(title, (), yes)
         self.facts = facts
 
@@ -77,7 +82,7 @@ def fact_rows(name: str, value: str, style: str, width: int) -> list[Content]:
     ]
 
 
-def start_facts(state: State, profile: Profile) -> list[tuple[str, str, str]]:
+def start_facts(state: State, profile: Profile) -> list[Fact]:
     """(name, value, style) of what a start of ``profile`` would run; changes are marked."""
     origin = state.profile_path or "no file"
     if state.profile_run:
@@ -86,16 +91,17 @@ def start_facts(state: State, profile: Profile) -> list[tuple[str, str, str]]:
         )
     facts = [("profile", f"{profile.name}, from {origin}", ink.STRONG)]
     facts += [("changed", words, ink.LOOK) for words in _changed(state)]
-    facts += what_runs(profile, state.overrides)
-    facts.append(("GPUs", _gpus(state, profile), ""))
-    facts += _env(profile)
-    return facts + _checked(state)
+    runs, how = what_runs(profile, state.overrides)
+    return [*facts, *runs, ("GPUs", _gpus(state, profile), ""), *_checked(state), *how]
 
 
-def what_runs(profile: Profile, marked: Container[str] = ()) -> list[tuple[str, str, str]]:
-    """Model, engine, layers, data and output of a profile; values of ``marked`` keys stand out."""
+def what_runs(profile: Profile, marked: Container[str] = ()) -> tuple[list[Fact], list[Fact]]:
+    """What a profile computes from what and into where; and by what means.
 
-    def fact(name: str, value: str, *keys: str) -> tuple[str, str, str]:
+    Values of ``marked`` keys stand out.
+    """
+
+    def fact(name: str, value: str, *keys: str) -> Fact:
         return name, value, ink.LOOK if any(key in marked for key in keys) else ""
 
     model, data, output, engine = profile.model, profile.data, profile.output, profile.engine
@@ -116,17 +122,23 @@ def what_runs(profile: Profile, marked: Container[str] = ()) -> list[tuple[str, 
     kind = f"dtype {model.dtype}, room for {formats.count(model.max_model_len)} tokens{code}"
     long = f"{samples} of at most {formats.count(data.seq_length)} tokens, longer ones {longer}"
     script = scrub.text(with_script)
-    return [
+    runs = [
         fact("model", model.path, "model.path"),
-        fact("", kind, "model.dtype", "model.max_model_len", "model.trust_remote_code"),
         fact("engine", ", ".join([engine.name + script, *limits]), *_ENGINE),
-        fact("python", profile.host.python, "host.python"),
         fact("layers", " ".join(map(str, profile.capture.layers)), "capture.layers"),
         fact("data", data.path, "data.path"),
         fact("samples", long, "data.max_samples", "data.seq_length", "data.too_long"),
         fact("output", output.dir, "output.dir"),
-        fact("", f"as {output.format}", "output.format"),
     ]
+    writers = "" if output.writer_threads is None else f", {output.writer_threads} writers"
+    buffer = "" if output.buffer_bytes is None else f", buffer {formats.size(output.buffer_bytes)}"
+    how = [
+        fact("files", f"{output.format}{writers}{buffer}", *_FILES),
+        fact("weights", kind, "model.dtype", "model.max_model_len", "model.trust_remote_code"),
+        fact("python", profile.host.python, "host.python"),
+        *(fact(name, value, "host.env") for name, value, _ in _env(profile)),
+    ]
+    return runs, how
 
 
 def _changed(state: State) -> list[str]:
@@ -148,12 +160,12 @@ def _gpus(state: State, profile: Profile) -> str:
     return f"{wanted} of {len(there)} × {names}, {share}"
 
 
-def _env(profile: Profile) -> list[tuple[str, str, str]]:
+def _env(profile: Profile) -> list[Fact]:
     shown = scrub.environment(profile.host.env)
     return [("" if i else "env", f"{k}={v}", "") for i, (k, v) in enumerate(shown.items())]
 
 
-def _checked(state: State) -> list[tuple[str, str, str]]:
+def _checked(state: State) -> list[Fact]:
     """What the newest preflight of this profile says of it, the disk first."""
     report = state.checks.report
     if report is None:
@@ -166,7 +178,7 @@ def _checked(state: State) -> list[tuple[str, str, str]]:
     return [*facts, ("checks", f"{told}, {ago}; the start checks again", style)]
 
 
-def resume_facts(state: State, detail: RunDetail) -> list[tuple[str, str, str]]:
+def resume_facts(state: State, detail: RunDetail) -> list[Fact]:
     """What a new attempt of an ended run keeps, and what it would run."""
     run = detail.summary
     kept = f"{formats.samples(run.samples, ' samples')} done, {formats.size(run.bytes)} written"
@@ -179,6 +191,5 @@ def resume_facts(state: State, detail: RunDetail) -> list[tuple[str, str, str]]:
     if state.profile is not None and state.profile != detail.resolved:
         words = f"run {run.number}'s own, in the place of the loaded {state.profile.name}"
         facts.append(("profile", words, ink.LOOK))
-    facts += what_runs(detail.resolved)
-    facts.append(("GPUs", _gpus(state, detail.resolved), ""))
-    return [*facts, *_env(detail.resolved)]
+    runs, how = what_runs(detail.resolved)
+    return [*facts, *runs, ("GPUs", _gpus(state, detail.resolved), ""), *how]

@@ -25,6 +25,8 @@ from eagle3_console.store import State
 from . import ink
 from .panel import Panel
 
+#: Cells of a screen that has room for what each setting is for.
+_WIDE = 150
 #: Cells of a setting's name.
 NAME = 26
 
@@ -47,16 +49,20 @@ def row_line(row: Row, width: int, pointed: bool) -> Content:
         mark, style = "●", ink.LOOK
     name = row.setting.name if row.setting is not None else row.key
     label = min(NAME, width * 2 // 5)
+    room = width if width < _WIDE else width // 2
     line = ink.cut(
         ink.row(
             ("▸" if pointed else " ", f"bold {ink.NOW}"),
             (f"{mark} ", style),
             (fit(clean(name), label), ink.STRONG if pointed else ""),
             "  ",
-            *_value(row, style, max(8, width - label - 5)),
+            *_value(row, style, max(8, room - label - 5)),
         ),
-        width,
+        room,
     )
+    if width >= _WIDE and row.setting is not None:
+        doc = crop(row.setting.doc, width - room - 3)
+        line = ink.row(line, " " * (room - line.cell_length + 2), (doc, ink.DIM))
     if not pointed:
         return line
     plain = line.plain + " " * (width - line.cell_length)
@@ -66,7 +72,8 @@ def row_line(row: Row, width: int, pointed: bool) -> Content:
 def _value(row: Row, style: str, room: int) -> list[ink.Part]:
     was = ""
     if row.changed:
-        was = f"was {crop(masked(row, row.before), room // 2) or 'left out'}"
+        whose = f"{clean(row.compared)}:" if row.compared else "was"
+        was = f"{whose} {crop(masked(row, row.before), room // 2) or 'left out'}"
     if row.value is None:
         default = _DEFAULTS.get(row.key)
         words = "default" if default is None else f"{masked(row, default)}   default"
@@ -194,6 +201,8 @@ class EditHead(Panel):
         changed = sum(row.changed for row in self.rows)
         wrong = sum(len(row.findings) for row in self.rows)
         counts = [f"● {changed} changed" if changed else "", f"✗ {wrong} wrong" if wrong else ""]
+        if draft.against_name and changed:
+            counts[0] = f"● {changed} differ from {clean(draft.against_name)}"
         said = "  ".join(word for word in counts if word) or "as in the file"
         style = ink.BAD if wrong else ink.LOOK if changed else ink.DIM
         title = ink.row((f"EDIT  {clean(draft.name)}", ink.STRONG))
@@ -202,7 +211,7 @@ class EditHead(Panel):
             where = f"{where}, as run {clean(draft.run)} had it"
         if not draft.on_disk:
             name = clean(draft.against_name)
-            where += f"; compared with the loaded {name}" if name else ""
+            where += f"; compared with the loaded {name}" if name else "; no profile is loaded"
             said = said.replace("as in the file", f"the same as {name}" if name else "")
         return [
             ink.ends(title, Content.styled(said, style), width),
@@ -215,7 +224,7 @@ class Doc(Panel):
 
     DEFAULT_CSS = """
     Doc { height: 4; padding: 0 1; background: $surface; }
-    Doc.-tall { height: 7; }
+    Doc.-tall { height: 5; }
     """
 
     def __init__(self) -> None:
