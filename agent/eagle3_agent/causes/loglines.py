@@ -13,6 +13,8 @@ from dataclasses import dataclass
 LOOKED_AT = 4096
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\-_])")
+#: What is left then and would do something to a terminal.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: ``(EngineCore_DP0 pid=12) ``, ``(VllmWorker rank=3 pid=12) ``, Ray's likewise
 _PROCESS = re.compile(r"\(([A-Za-z_][\w.-]{0,60}) ((?:rank=\d{1,5},? )?pid=\d{1,10}[^)]{0,60})\) ?")
 _TORCHRUN = re.compile(r"\[rank(\d{1,5})\]:(?: |(?=\[)|$)")
@@ -55,7 +57,9 @@ def decode(data: bytes) -> str:
     body = data[-8 * LOOKED_AT :] if b"\r" in data else data[: 4 * LOOKED_AT]
     body = body.rstrip(b"\r\n").rsplit(b"\r", 1)[-1]
     text = body.decode("utf-8", "replace")
-    return (_ESCAPES.sub("", text) if "\x1b" in text else text)[:LOOKED_AT]
+    if not text.isprintable():
+        text = _CONTROLS.sub("", _ESCAPES.sub("", text))
+    return text[:LOOKED_AT]
 
 
 def parse(text: str) -> Line:
