@@ -39,6 +39,11 @@ class Key:
     """Whether the row of keys may show it."""
 
     @property
+    def general(self) -> bool:
+        """Whether it is Textual's own, to get about on a screen."""
+        return self.name in _WORDS
+
+    @property
     def name(self) -> str:
         """The action without its place and arguments."""
         return _bare(self.action)
@@ -70,7 +75,7 @@ def of(bindings: Iterable[ActiveBinding]) -> Keys:
 
 def _rows(group: dict[str, list[ActiveBinding]]) -> tuple[Key, ...]:
     made = [_key(found) for found in group.values()]
-    return tuple(sorted(made, key=lambda key: not key.shown))
+    return tuple(sorted(made, key=lambda key: (not key.shown, key.name == "quit")))
 
 
 def _key(found: list[ActiveBinding]) -> Key:

@@ -43,7 +43,7 @@ class Commands(Provider):
     def _offered(self) -> Iterator[Offered]:
         found = keys.of(self.screen.active_bindings.values())
         for key in (*found.here, *found.everywhere):
-            if (key.shown or key.says) and key.name not in ("command_palette", "back"):
+            if (key.shown or key.says) and not key.general and key.name != "back":
                 words = f"{key.does.capitalize()}  ({' '.join(key.keys)})"
                 run = partial(self.app.run_action, key.action, key.node)
                 yield Offered(words, key.says, run)

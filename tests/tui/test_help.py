@@ -65,7 +65,7 @@ async def test_the_help_fits_the_smallest_screen_and_scrolls() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await sees(pilot, "RUN 4")
         await pilot.press("question_mark")
-        await sees(pilot, "KEYS", "esc closes", "This screen")
+        await sees(pilot, "KEYS", "esc closes", "Everywhere")
         await pilot.press("end")
         await sees(pilot, "EAGLE3_TITLE=off")
         assert "KEYS" in shown(app)

@@ -56,5 +56,6 @@ class DashboardScreen(ConsoleScreen):
         self.query_one("#body").set_class(has_charts(*self.size), "-charts")
         super().on_resize()
 
-    def action_back(self) -> None:
-        """There is nothing behind this screen."""
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """There is nothing behind this screen to go back to."""
+        return False if action == "back" else super().check_action(action, parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -18,8 +19,8 @@ from eagle3_console.hosttext import crop
 from eagle3_console.keys import Key, Keys
 from eagle3_console.widgets import ink
 
-#: Cells of the keys' names and of the word on what they do.
-_KEYS, _DOES = 18, 16
+#: Cells of the keys' names and of the word on what they do, at most.
+_KEYS, _DOES = 18, 18
 
 
 class HelpScreen(ModalScreen[None]):
@@ -96,20 +97,26 @@ class HelpScreen(ModalScreen[None]):
         groups = (("This screen", self.keys.here), ("Everywhere", self.keys.everywhere))
         for title, keys in groups:
             found = [key for key in keys if key.matches(self.asked)]
-            made += _titled(title, [self._row(key, width) for key in found])
+            made += _titled(title, [row for key in found for row in self._rows_of(key, width)])
         facts = [(n, s) for n, s in self.facts.items() if self.asked.lower() in f"{n} {s}".lower()]
-        made += _titled("Set outside", [_fact(name, says, width) for name, says in facts])
+        made += _titled("Set outside", [row for n, s in facts for row in _fact(n, s, width)])
         return made or [Content(""), Content.styled("no key does that", ink.DIM)]
 
-    def _row(self, key: Key, width: int) -> Content:
+    def _columns(self) -> tuple[int, int]:
+        """As wide as the widest of them all, whatever is filtered, so that nothing jumps."""
+        known = (*self.keys.here, *self.keys.everywhere)
+        names = max((len(" ".join(key.keys)) for key in known), default=0)
+        return min(_KEYS, names + 2), min(_DOES, max((len(k.does) for k in known), default=0) + 2)
+
+    def _rows_of(self, key: Key, width: int) -> list[Content]:
         off = key.name in self.off
         says = "not now: " + (key.says or key.does) if off else key.says
-        room = max(0, width - 2 - _KEYS - _DOES)
-        return ink.row(
-            ("  " + crop(" ".join(key.keys), _KEYS - 1).ljust(_KEYS), ink.DIM if off else ink.NOW),
-            (crop(key.does, _DOES - 1).ljust(_DOES), ink.DIM if off else ink.STRONG),
-            (crop(says, room), ink.DIM),
+        names, does = self._columns()
+        first = ink.row(
+            ("  " + crop(" ".join(key.keys), names - 1).ljust(names), ink.DIM if off else ink.NOW),
+            (crop(key.does, does - 1).ljust(does), ink.DIM if off else ink.STRONG),
         )
+        return _beside(first, says, width)
 
     def action_back(self) -> None:
         if self.asked:
@@ -136,9 +143,16 @@ def _titled(title: str, rows: list[Content]) -> list[Content]:
     return [Content(""), Content.styled(title, f"bold {ink.NOW}"), *rows] if rows else []
 
 
-def _fact(name: str, says: str, width: int) -> Content:
-    name = crop(name, _KEYS + _DOES - 1).ljust(_KEYS + _DOES)
-    return ink.row(("  " + name, ink.STRONG), (crop(says, max(0, width - 2 - len(name))), ink.DIM))
+def _fact(name: str, says: str, width: int) -> list[Content]:
+    return _beside(Content.styled(f"  {name:<20}", ink.STRONG), says, width)
+
+
+def _beside(first: Content, says: str, width: int) -> list[Content]:
+    """``says`` right of ``first``, in as many rows as it needs."""
+    indent = first.cell_length
+    lines = textwrap.wrap(says, max(12, width - indent)) or [""]
+    rest = [Content.styled(" " * indent + line, ink.DIM) for line in lines[1:]]
+    return [ink.row(first, (lines[0], ink.DIM)), *rest]
 
 
 def facts(theme: str) -> dict[str, str]:
