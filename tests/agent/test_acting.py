@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,11 +16,14 @@ from typing import Any
 
 import pytest
 
-from eagle3_agent import processes
+from eagle3_agent import archive, paths, processes
 from eagle3_agent.preflight.actions import offers
 from eagle3_agent.preflight.actions.offers import FileInfo, Target
 from eagle3_agent.protocol.messages import Abort, Act, Acted, Done, StopAgent
 from eagle3_agent.protocol.values import Action
+from eagle3_agent.server import acting
+from eagle3_agent.server.agent import Agent
+from eagle3_agent.server.launch import Launcher
 from support.daemon import Home, eventually
 from support.preflight import gone, until
 from support.real_processes import STUBBORN, Start, starting
@@ -141,6 +147,55 @@ def test_what_cannot_be_written_down_is_not_done(home: Home, start: Start) -> No
     refused = wire.refused(act(home, ending(pid)))
     assert "actions.jsonl" in refused.problem.happened
     assert not gone(pid)
+
+
+def test_what_is_done_and_cannot_be_written_down_is_told(
+    home: Home, start: Start, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    pid = leave(home, start, [*STUBBORN, str(ready)])
+    until(ready.exists)
+    wire = home.attach()
+    wire.send(act(home, ending(pid)))
+    eventually(lambda: len(record(home)) == 1)
+    path = home.agent_folder / "actions.jsonl"
+    path.unlink()
+    path.mkdir()
+    done = wire.next()
+    assert isinstance(done, Acted)
+    assert f"could not be written down in {path}" in done.done[-1]
+    assert gone(pid)
+
+
+@pytest.mark.parametrize("path", ["\0", "", "/\ud800", "relative"])
+def test_a_path_that_none_can_have_is_refused_and_its_end_written_down(
+    home: Home, path: str
+) -> None:
+    forged = Action("x", "move-aside", "\x1b[31m", (), path=path, aside=f"{path}.aside")
+    refused = home.attach().refused(act(home, forged, "output"))
+    assert refused.problem.title == "That is not offered any more"
+    assert [entry["what"] for entry in record(home)] == ["asked", "refused"]
+
+
+def test_a_fault_after_the_record_is_written_down_as_well(home: Home) -> None:
+    """The record never says ``asked`` alone for what the agent itself saw end."""
+    agent = Agent(idle=60.0, silence=60.0)
+    paths.private_dir(paths.agent_dir())
+    asked = act(home, Action("x", "terminate", "t", ()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "command", lambda *_: ["/nonexistent"])
+        with pytest.raises(OSError, match="nonexistent"):
+            asyncio.run(acting.act(agent, Launcher(agent), asyncio.Lock(), "test", asked))
+    lines = acting.record_path().read_bytes().splitlines()
+    assert [json.loads(line)["what"] for line in lines] == ["asked", "failed"]
+
+
+def test_a_log_on_a_full_disk_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        Agent(idle=60.0, silence=60.0).log("words")
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 @pytest.mark.parametrize("above", [False, True])

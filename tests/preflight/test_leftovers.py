@@ -258,7 +258,7 @@ def test_run_folders_that_cannot_be_read_cost_no_check_and_are_told(start: Start
     paths.runs_dir().parent.mkdir(parents=True, exist_ok=True)
     paths.runs_dir().write_text("no folder")
     left = start(["sleep", "600"], env={**os.environ, "EAGLE3_RUN": str(paths.runs_dir() / "0003")})
-    line = ["bash", "-c", "sleep 600; :", "eagle3_agent", "supervise"]
+    line = [sys.executable, "-c", "import time; time.sleep(600)", "eagle3_agent", "supervise"]
     guard = start(line, env={**os.environ, "EAGLE3_RUN": str(paths.runs_dir() / "0004")})
     seen = gather(PROBE, profile()).get(PROBE)
     assert seen.blind == "Not a directory"

@@ -75,12 +75,15 @@ async def _in_turn(
         except Refusal as refusal:
             _note(agent, "failed", who, asked, (refusal.problem.happened,))
             raise
+        except Exception as error:
+            _note(agent, "failed", who, asked, (f"{type(error).__name__}: {error}"[:300],))
+            raise
         if result.verdict is None:
             problem = result.refusal or Problem("The action was not taken", "without a word", "")
             _note(agent, "refused", who, asked, (problem.happened,))
             raise Refusal(problem.title, problem.happened, problem.todo, code=problem.code)
-        _note(agent, "done", who, asked, result.done)
-        return Acted(asked.id, result.done, result.verdict, result.helped)
+        unwritten = _note(agent, "done", who, asked, result.done)
+        return Acted(asked.id, (*result.done, *unwritten), result.verdict, result.helped)
 
 
 def _not_written(error: OSError) -> Refusal:
@@ -120,7 +123,8 @@ async def _no_run_uses(agent: Agent, launcher: Launcher, action: Action) -> Asyn
         yield
         return
     agent.refresh()
-    folder = os.path.realpath(action.path)
+    # an offer's path is real, and who follows no link need not ask the disk, which may hang
+    folder = os.path.normpath(action.path)
     for entry in agent.index.in_state("running", "queued"):
         for claim in entry.claims:
             kind, _, output = claim.partition(":")
@@ -135,12 +139,14 @@ async def _no_run_uses(agent: Agent, launcher: Launcher, action: Action) -> Asyn
         yield
 
 
-def _note(agent: Agent, what: str, who: str, asked: Act, lines: tuple[str, ...]) -> None:
-    """The same where it is too late to refuse."""
+def _note(agent: Agent, what: str, who: str, asked: Act, lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The same where it is too late to refuse: a line for the client where it cannot be written."""
     try:
         _write(agent, what, who, asked, lines)
     except OSError as error:
         agent.log(f"{record_path()}: {error}")
+        return (f"that could not be written down in {record_path()}: {error.strerror or error}",)
+    return ()
 
 
 def _write(agent: Agent, what: str, who: str, asked: Act, lines: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
 import traceback
@@ -98,9 +99,10 @@ class Agent:
             await asyncio.sleep(TICK)
 
     def log(self, text: str) -> None:
-        """One line in the agent's log."""
+        """One line in the agent's log; none where its disk is full, which must not end the work."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        print(f"{stamp} {text!s:.2000}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):
+            print(f"{stamp} {text!s:.2000}", file=sys.stderr, flush=True)
 
     def log_fault(self, text: str, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
