@@ -429,6 +429,7 @@ def test_what_others_hold_lowers_the_share() -> None:
     found = judged(seen(), gpus(50 * GIB))
     assert found.status == "block"
     assert "50.0 GiB of it in use" in found.saw
+    assert found.saw.splitlines()[1].startswith("without what others hold it would fit: weights")
     assert "refuses at start" in found.why
     assert found.todo == (
         "Free GPU 0 (see gpu-clean): it fits then, or set model.gpu_memory_utilization = 0.63."

@@ -126,11 +126,11 @@ def _passed(
 
 def _tight(case: Case, asked: Demand, found: Fit) -> Verdict:
     assert found.room is not None
-    lines = [
-        _head(found.room, case.profile),
-        *_terms(case, asked),
-        *_beside(found.room, asked, case.profile),
-    ]
+    lines = [_head(found.room, case.profile)]
+    if found.place == "start" and _free_first(case, asked):
+        lines.append(f"without what others hold it would fit: {_sum(asked)}")
+    else:
+        lines += [*_terms(case, asked), *_beside(found.room, asked, case.profile)]
     may = "may not fit" if found.status == "warn" else "does not fit"
     lines[0] = f"{may}: {lines[0]}"
     return CHECK.verdict(
