@@ -209,6 +209,8 @@ class Session:
             answer = reply.result()
         finally:
             self._pending.pop(number, None)
+            if reply.done():
+                reply.exception()  # seen, even where whoever asked was cancelled meanwhile
         if isinstance(answer, Refused):
             raise ConsoleError(answer.problem, answer.report)
         return answer
