@@ -118,7 +118,7 @@ class CauseFinder:
 
         None when neither knows of any error.
         """
-        errors = self._ended()
+        errors, words = self._ended()
         burst, survived = errors.burst(), errors.survived()
         if told is not None and (
             one := _same_as_told(telling.raised(told), burst, survived, told.rank)
@@ -126,33 +126,32 @@ class CauseFinder:
             return self._of(one, burst, told)
         speaks = told is not None and not follows(telling.raised(told))
         if told is not None and speaks and self.lines - errors.end > SURVIVED:
-            return telling.from_told(told, [])  # all that the log shows was survived
+            return _by_told(told, [], words)  # all that the log shows was survived
         primary = [f for f in burst if not follows(f.first)]
         if causes := [f for f in primary if not late(f.first)]:
             return self._of(causes[0], burst, told)
         if primary and (told is None or not speaks or late(telling.raised(told))):
             return self._of(primary[0], burst, told)
         if told is not None and speaks:
-            return telling.from_told(told, burst)
+            return _by_told(told, burst, words)
         if burst:
-            died = [f for f in burst if f.first.type == "Died"]
+            died = [replace(f, before=words.last(f.process)) for f in burst if _died(f)]
             return self._of((died or burst)[0], burst, told, only_followed=True)
         if told is not None:
-            return telling.from_told(told, burst)
+            return _by_told(told, burst, words)
         recent = [f for f in survived if self.lines - f.end <= SURVIVED]
         return self._of(recent[-1], recent, told) if recent else None
 
-    def _ended(self) -> Errors:
-        """All errors, as if the log ended here; the reading itself goes on."""
+    def _ended(self) -> tuple[Errors, Tracebacks]:
+        """All errors, as if the log ended here, and what was said last; the reading goes on."""
         tracebacks, errors = self._tracebacks.copy(), self._errors.copy()
+        for said in self._quiet:
+            tracebacks.remember(loglines.parse(loglines.decode(said)))
         if self._rest:
-            line = loglines.parse(loglines.decode(bytes(self._rest)))
-            for said in self._quiet:
-                tracebacks.remember(loglines.parse(loglines.decode(said)))
-            tracebacks.add(line, self.lines)
+            tracebacks.add(loglines.parse(loglines.decode(bytes(self._rest))), self.lines)
         tracebacks.close(self.lines + 1)
         errors.add(tracebacks.take())
-        return errors
+        return errors, tracebacks
 
     def _of(
         self,
@@ -177,9 +176,23 @@ class CauseFinder:
             line=chosen.line,
             before=tuple(said[:_LINE_MOST] for said in chosen.before),
             hints=spoken if "nccl" in raised.message.lower() else (),
-            followed=telling.fold([f for f in burst if f not in same]),
+            followed=telling.fold([f for f in burst if kind(f.first) != kind(raised)]),
             only_followed=only_followed,
         )
+
+
+def _died(found: Found) -> bool:
+    return found.first.type == "Died"
+
+
+def _by_told(told: ErrorInfo, burst: Sequence[Found], words: Tracebacks) -> Cause:
+    """What the run says of its end; of a rank that died without a word, what it said last."""
+    cause = telling.from_told(told, burst)
+    if told.rank is None:
+        return cause
+    seen = [f.line for f in burst if _died(f) and rank_of(f.process) == told.rank]
+    before = tuple(said[:_LINE_MOST] for said in words.last(f"rank{told.rank}"))
+    return replace(cause, before=before, line=seen[0] if seen else None)
 
 
 def _last_lines(data: bytes, start: int, end: int) -> list[bytes]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from . import crashes
 from .found import Found, Frame, Raised
-from .loglines import Line
+from .loglines import Line, rank_of
 
 TRACEBACK = "Traceback (most recent call last):"
 _CAUSE = "The above exception was the direct cause of the following exception:"
@@ -123,6 +123,12 @@ class Tracebacks:
     def before(self, line: Line) -> tuple[str, ...]:
         """What the line's process said last, at most five lines."""
         return tuple(self._recent.get(line.process, ()))
+
+    def last(self, process: str) -> tuple[str, ...]:
+        """What a process of the same rank as ``process`` said last, at most five lines."""
+        rank = rank_of(process)
+        same = [said for name, said in self._recent.items() if rank_of(name) == rank]
+        return tuple(same[-1]) if same and rank is not None else ()
 
     def add(self, line: Line, number: int) -> None:
         key = (line.process, line.stamp)
