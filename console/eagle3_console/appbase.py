@@ -33,7 +33,8 @@ from .words import Severity
 class BaseApp(App[int]):
     """``link`` may be connected already; else it is connected here, and an error is shown."""
 
-    state: reactive[State] = reactive(State, init=False)
+    #: The panels draw what changed of it; a repaint of all would cost more than they do.
+    state: reactive[State] = reactive(State, init=False, repaint=False)
 
     def __init__(
         self,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from textual._compositor import LayoutUpdate
+from textual.geometry import Region
 
 from eagle3_agent.protocol.events import Event, Load, Note, Plan, Progress, Stage, Throughput
 from eagle3_agent.protocol.fold import Standing, fold
-from eagle3_agent.protocol.messages import RunChanged
+from eagle3_agent.protocol.messages import RunChanged, Telemetry
 from eagle3_agent.protocol.values import HostSample, StageTime
 from eagle3_console import stall, store
 from eagle3_console.eta import Past
 from eagle3_console.linkstate import Live
 from eagle3_console.store import Point, State
+from eagle3_console.widgets.panel import Panel
 from eagle3_console.widgets.run import disk_left, run_lines
 from support import scenes
 from support.scenes import GIB, NOW
@@ -229,3 +233,53 @@ async def test_an_old_agents_run_shows_no_disk_and_no_dash() -> None:
         link.happen("0004", bare)
         link.push(RunChanged(scenes.summary(4)))
         await until(pilot, lambda: " left" not in shown(app))
+
+
+# ------------------------------------------------------------------------- quiet
+
+
+async def test_a_second_without_news_redraws_the_clock_alone() -> None:
+    link = scenes.idle()
+    clock = Clock()
+    app = make_app(link, clock=clock)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await sees(pilot, "No run", "14:02:11")
+        drawn: list[str] = []
+        for panel in app.screen.query(Panel):
+            panel.refresh = _noted(drawn, panel)  # type: ignore[method-assign]
+        clock.t += 1
+        app.apply(store.Ticked(clock.t))
+        await sees(pilot, "14:02:12")
+        assert drawn == ["Header"]
+        assert not app.screen._repaint_required
+
+
+def _noted(drawn: list[str], panel: Panel) -> Callable[..., Panel]:
+    kept = panel.refresh
+
+    def refresh(*regions: Region, **how: bool) -> Panel:
+        drawn.append(type(panel).__name__)
+        return kept(*regions, **how)
+
+    return refresh
+
+
+async def test_news_does_not_repaint_the_whole_screen() -> None:
+    link = scenes.idle()
+    app = make_app(link)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await sees(pilot, "No run")
+        full: list[bool] = []
+        compositor = app.screen._compositor
+        kept = compositor.render_full_update
+
+        def render(*, simplify: bool = False) -> LayoutUpdate:
+            full.append(True)
+            return kept(simplify=simplify)
+
+        compositor.render_full_update = render  # type: ignore[method-assign, assignment]
+        for second in (1, 2, 3):
+            link.push(Telemetry(scenes.sample(NOW + second)))
+            await pilot.pause(0.1)
+        await sees(pilot, "71.2 /  95.6")
+        assert full == []
