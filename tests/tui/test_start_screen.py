@@ -191,15 +191,23 @@ async def test_escape_asks_before_changes_are_lost_and_other_screens_keep_them(m
         await sees(pilot, "EDIT  night", "as in the file")
 
 
+async def test_leaving_the_console_asks_for_unsaved_changes(mine: Path) -> None:
+    app = loaded(scenes.idle(), mine)
+    async with app.run_test(size=WIDE) as pilot:
+        await sees(pilot, "No run")
+        await pilot.press("f", "e", "slash", *"too_long", "enter", "enter", "escape", "q")
+        await sees(pilot, "Leave unsaved changes?", "night.toml")
+        await pilot.press("n", "q", "y")
+        await until(pilot, lambda: app.return_code == 0 or not app.is_running)
+    assert mine.read_text() == KIMI.read_text()
+
+
 async def test_a_profile_with_problems_cannot_be_used_and_keys_can_be_dropped(mine: Path) -> None:
     wrong = mine.with_name("wrong.toml")
     app = loaded(scenes.idle(), mine)
     async with app.run_test(size=WIDE, notifications=True) as pilot:
         await sees(pilot, "No run")
-        await pilot.press("f", "G", "k", "k", "e")
-        await until(pilot, lambda: isinstance(app.screen, ProfileEditor))
-        if "EDIT  wrong" not in shown(app):
-            await pilot.press("escape", "j", "e")
+        await pilot.press("f", "g", "j", "e")
         await sees(pilot, "EDIT  wrong", "✗ 1 wrong")
         await pilot.press("t")
         await sees(pilot, "data.seq_len: no such key", "n goes to each")

@@ -210,22 +210,19 @@ class ProfileEditor(ConsoleScreen):
             f for f in profile_edit.findings(after, local=self._local) if f.key == row.key
         )
 
-    def on_field_done(self, message: Field.Done) -> None:
+    async def on_field_done(self, message: Field.Done) -> None:
         row, words = message.row, message.words
+        value, faults = None, list[Fault]()
         if words is not None and row.setting is not None:
             value, faults = profile_edit.typed(row.setting, words)
             if faults and words != profile_edit.shown(row.value):
                 return  # the field says what is wrong
-            self._close()
-            if not faults:
-                self._take(profile_edit.put(self.draft, row.key, value))
-        else:
-            self._close()
-
-    def _close(self) -> None:
-        self.query(Field).remove()
+        await self.query(Field).remove()
         self.set_focus(None)
-        self.call_after_refresh(self._redraw)
+        if words is None or faults:
+            self.show(self.state)
+        else:
+            self._take(profile_edit.put(self.draft, row.key, value))
 
     def action_step(self, step: int) -> None:
         row = self.row()
@@ -254,6 +251,10 @@ class ProfileEditor(ConsoleScreen):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.words = event.value
+        found = self._found()
+        named = [row for row in found if event.value.strip().lower() in row.key]
+        if found and event.value.strip():
+            self.at = (named or found)[0].key
         self.show(self.state)
 
     def on_input_submitted(self) -> None:
