@@ -38,7 +38,7 @@ _TEXTS: dict[str, Callable[[RunSummary], str]] = {
     "engine": lambda r: r.engine,
     "stage": lambda r: r.stage,
     "output": lambda r: r.output_dir,
-    "error": lambda r: f"{r.error.type} {r.error.message}" if r.error else "",
+    "error": lambda r: f"{r.cause} {r.error.type} {r.error.message}" if r.error else r.cause,
 }
 #: Words that people use for a column.
 _ALIASES = {
@@ -82,16 +82,28 @@ def _worded(word: str) -> Callable[[RunSummary, float], bool] | None:
     key = (found["key"] or "").lower()
     column = _TEXTS.get(_ALIASES.get(key, key)) if found["how"] in (":", "=") else None
     value = (found["value"] if column else word).casefold()
-    look = column or _whole
 
     def term(run: RunSummary, _: float) -> bool:
-        return (value in look(run).casefold()) is not negated
+        return (value in (column(run).casefold() if column else _whole(run))) is not negated
 
     return term
 
 
+#: What a run's line says, by the run's id: a history of thousands is searched at every key.
+_SAID: dict[str, tuple[RunSummary, str]] = {}
+_SAID_MOST = 50_000
+
+
 def _whole(run: RunSummary) -> str:
-    return " ".join(look(run) for look in _TEXTS.values())
+    """Everything that a line says, casefolded; worked out once for each summary."""
+    known = _SAID.get(run.run)
+    if known is not None and known[0] is run:
+        return known[1]
+    if len(_SAID) >= _SAID_MOST:
+        _SAID.clear()
+    said = " ".join(look(run) for look in _TEXTS.values()).casefold()
+    _SAID[run.run] = (run, said)
+    return said
 
 
 def _compared(word: str) -> Callable[[RunSummary, float], bool] | None:

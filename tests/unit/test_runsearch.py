@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,3 +97,26 @@ def test_every_column_can_be_sorted_by() -> None:
 def test_any_text_is_a_filter(said: str) -> None:
     wanted = runsearch.parse(said)
     assert set(runsearch.select(RUNS, wanted, NOW)) <= set(RUNS)
+
+
+def test_a_run_that_changed_is_searched_as_it_is_now() -> None:
+    run = summary("running", run="0007", number=7)
+    assert runsearch.select([run], runsearch.parse("running"), NOW)
+    ended = replace(run, state="failed", cause="NCCL timed out on rank 3")
+    assert not runsearch.select([ended], runsearch.parse("running"), NOW)
+    assert runsearch.select([ended], runsearch.parse("nccl failed"), NOW)
+    assert runsearch.select([ended], runsearch.parse("cause:nccl"), NOW)
+
+
+def test_ten_thousand_runs_are_filtered_and_ordered_within_a_keys_time() -> None:
+    """In CPU time, that another process may not spoil: 50 ms a key, and the same for an order."""
+    runs = [replace(RUNS[i % 4], run=f"{i:05d}", number=i) for i in range(10_000)]
+    runsearch.select(runs, runsearch.parse("k"), NOW)  # the first key reads every line
+    for said in ("ki", "kimi", "kimi -failed", "kimi tok/s>4k took<3h", "nothing like it"):
+        began = time.process_time()
+        runsearch.select(runs, runsearch.parse(said), NOW)
+        assert time.process_time() - began < 0.05, said
+    for column in runsearch.COLUMNS:
+        began = time.process_time()
+        runsearch.ordered(runs, column, NOW, reverse=True)
+        assert time.process_time() - began < 0.05, column

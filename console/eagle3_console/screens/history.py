@@ -158,9 +158,11 @@ class HistoryScreen(ConsoleScreen):
     def show(self, state: State) -> None:
         head, runs = self.query_one(HistoryHead), self.query_one(RunList)
         drawn = (state.runs, self.wanted, self.order)
-        if state.running or any(a is not b for a, b in zip(drawn, self._drawn)) or not self._drawn:
+        if any(a is not b for a, b in zip(drawn, self._drawn)) or not self._drawn:
             self._drawn = drawn
             runs.show(self._chosen(state), state.host_now)
+        elif state.running:  # only the clock moved: thousands need not be looked through for that
+            runs.show(runs.runs, state.host_now)
         head.shown, head.wanted, head.order = len(runs.runs), self.wanted, ORDERS[self.order]
         head.marked = self.marked
         super().show(state)
