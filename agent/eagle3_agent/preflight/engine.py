@@ -54,5 +54,17 @@ def choose(name: EngineName, seen: InterpreterFacts | None) -> EngineName:
     return "auto"
 
 
+def named(name: str) -> str:
+    return "no engine is chosen" if name == "auto" else f"engine {name}"
+
+
+def processes(name: EngineName, ranks: int) -> int:
+    """How many processes of a run hold torch: one a rank, and the run's own beside several.
+
+    The engine ``vllm`` runs a single rank in the run's own process.
+    """
+    return 1 if name == "transformers" or (name == "vllm" and ranks == 1) else ranks + 1
+
+
 def resolve(facts: Facts, profile: Profile) -> EngineName:
     return choose(profile.engine.name, facts.maybe(PROBE))

@@ -7,6 +7,9 @@ import os
 import stat
 from typing import BinaryIO
 
+#: How a Git LFS pointer begins: what stands for a large file that was not fetched.
+LFS_POINTER = b"version https://git-lfs"
+
 
 def open_regular(path: str) -> tuple[BinaryIO, int]:
     """The file and its size in bytes.  Never waits for a writer.

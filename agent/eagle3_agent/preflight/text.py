@@ -45,6 +45,21 @@ def when(epoch: float | None) -> str:
         return "an unknown time"
 
 
+def ago(seconds: float) -> str:
+    """``12 min``, of days, hours, minutes or seconds the largest that is not 0; whole ones."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def hours(count: float) -> str:
+    """``4.2 h``, ``35 min``, or that it is less than a minute."""
+    if count < 1 / 60:
+        return "less than a minute"
+    return f"{count * 60:.0f} min" if count < 1 else f"{count:.1f} h"
+
+
 def listed(items: Sequence[str], most: int = 5) -> str:
     """The first few of a list, and how many more there are."""
     rest = len(items) - most

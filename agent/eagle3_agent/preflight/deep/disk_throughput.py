@@ -16,11 +16,11 @@ from eagle3_agent import archive, processes
 from eagle3_agent.preflight.check import Ask, Check, Facts, Probe, known, only_deep
 from eagle3_agent.preflight.data.data_facts import PROBE as DATA
 from eagle3_agent.preflight.model.model_facts import PROBE as MODEL
-from eagle3_agent.preflight.output.disk import predict
+from eagle3_agent.preflight.output.disk import predict, still_to_write
 from eagle3_agent.preflight.output.output_facts import PROBE as OUTPUT
 from eagle3_agent.preflight.output.output_facts import nearest, room
-from eagle3_agent.preflight.output.speed import LONG, SLOW
-from eagle3_agent.preflight.text import plural, show, size
+from eagle3_agent.preflight.output.speed import slow
+from eagle3_agent.preflight.text import hours, plural, show, size
 from eagle3_agent.processes import Identity
 from eagle3_agent.protocol import dumps
 from eagle3_agent.protocol.values import Profile, Verdict
@@ -167,28 +167,12 @@ def _judge_rate(facts: Facts, profile: Profile, seen: DiskFacts, rate: float) ->
         f"({seen.file_from}) by {plural(seen.threads, 'writer')} in {wrote.seconds:.1f} s, the "
         f"slowest {wrote.slowest:.2f} s"
     )
-    plan = predict(facts, profile)
-    output = facts.maybe(OUTPUT)
-    if plan is None:
-        hours = None
-    else:
-        rest = max(0, plan.bytes - (output.inside.kept_bytes if output else 0))
-        hours = rest / rate / 3600
-        saw += f"; {size(rest)} to write take {_hours(hours)} at that"
-    if (hours is not None and hours >= LONG) or (hours is None and rate < SLOW):
-        return CHECK.verdict(
-            "warn",
-            saw,
-            "The run cannot end sooner than its samples are on the disk: the GPUs would wait.",
-            "Choose an output.dir on a faster disk, or fewer layers or samples.",
-        )
-    return CHECK.verdict("pass", saw)
-
-
-def _hours(hours: float) -> str:
-    if hours < 1 / 60:
-        return "less than a minute"
-    return f"{hours * 60:.0f} min" if hours < 1 else f"{hours:.1f} h"
+    rest = still_to_write(facts, profile)
+    if rest is not None:
+        saw += f"; {size(rest)} to write take {hours(rest / rate / 3600)} at that"
+    why = slow(rest, rate)
+    todo = "Choose an output.dir on a faster disk, or fewer layers or samples."
+    return CHECK.verdict("warn", saw, why, todo) if why else CHECK.verdict("pass", saw)
 
 
 def _collect(ask: Ask) -> DiskFacts:

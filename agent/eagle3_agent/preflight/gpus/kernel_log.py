@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eagle3_agent.preflight.check import Check, Facts
 from eagle3_agent.preflight.libraries import interpreter_facts
-from eagle3_agent.preflight.text import number, show
+from eagle3_agent.preflight.text import ago, number, show
 from eagle3_agent.protocol.values import Profile, Verdict
 
 from . import xids
@@ -113,11 +113,7 @@ def _line(group: _Group, now: float) -> str:
 def _ago(at: float | None, now: float) -> str:
     if at is None:
         return "at an unknown time"
-    seconds = max(0.0, now - at)
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+    return f"{ago(now - at)} ago"
 
 
 def _span(log: KernelLogFacts) -> str:

@@ -17,8 +17,9 @@ _TRY = "Run a few samples first (data.max_samples = 4), and verify them."
 def judge(facts: Facts, profile: Profile) -> Verdict:
     seen = facts.get(PROBE)
     if seen.engine not in engine.ON_VLLM:
-        name = "no engine is chosen" if seen.engine == "auto" else f"engine {seen.engine}"
-        return CHECK.verdict("skip", f"{name}: nothing is captured inside of vLLM")
+        return CHECK.verdict(
+            "skip", f"{engine.named(seen.engine)}: nothing is captured inside of vLLM"
+        )
     found = seen.report.capture if seen.report is not None else None
     if found is None:
         return _cannot_tell(seen)

@@ -99,8 +99,9 @@ def _probe_worker(profile: Profile) -> tuple[WorkerReport | None, str]:
 def judge(facts: Facts, profile: Profile) -> Verdict:
     seen = facts.get(PROBE)
     if seen.engine not in engine.ON_VLLM:
-        name = "no engine is chosen" if seen.engine == "auto" else f"engine {seen.engine}"
-        return CHECK.verdict("skip", f"{name}: nothing of vLLM or speculators is patched")
+        return CHECK.verdict(
+            "skip", f"{engine.named(seen.engine)}: nothing of vLLM or speculators is patched"
+        )
     if seen.report is None:
         return _cannot_tell(show(seen.problem, 400), seen.engine)
     report = seen.report

@@ -33,8 +33,7 @@ _DOING = {
 def judge(facts: Facts, profile: Profile) -> Verdict:
     seen = facts.get(PROBE)
     if seen.engine not in engine.ON_VLLM:
-        name = "no engine is chosen" if seen.engine == "auto" else f"engine {seen.engine}"
-        return CHECK.verdict("skip", f"{name}: vLLM makes no configuration")
+        return CHECK.verdict("skip", f"{engine.named(seen.engine)}: vLLM makes no configuration")
     report = seen.report
     if report is None:
         return _cannot_tell(_silent(seen), profile)

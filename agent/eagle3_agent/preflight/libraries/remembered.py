@@ -10,13 +10,13 @@ import json
 import os
 import stat
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from eagle3_agent import paths
 from eagle3_agent.preflight.files import open_regular
+from eagle3_agent.preflight.text import ago
 
 #: Files that stay, the newest ones, and bytes of each.
 MOST, LARGEST = 32, 1024 * 1024
@@ -86,12 +86,4 @@ def when(age: float | None, took: float) -> str:
     """For a verdict: when it was measured, and what that took."""
     if age is None:
         return f"measured now, in {took:.0f} s" if took >= 1 else "measured now"
-    return f"measured {_ago(age)} ago, nothing changed since"
-
-
-def _ago(seconds: float) -> str:
-    units: Mapping[str, float] = {"d": 86400, "h": 3600, "min": 60}
-    for name, size in units.items():
-        if seconds >= size:
-            return f"{seconds // size:.0f} {name}"
-    return f"{seconds:.0f} s"
+    return f"measured {ago(age)} ago, nothing changed since"

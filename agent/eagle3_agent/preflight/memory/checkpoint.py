@@ -20,14 +20,12 @@ from typing import Any
 
 from eagle3_agent.preflight.check import Ask, Probe
 from eagle3_agent.preflight.files import open_regular
+from eagle3_agent.preflight.model.safetensors import HEADER_LIMIT
+from eagle3_agent.preflight.model.weights import INDEX, SINGLE
 
 from .dimensions import Decoder, read_decoder
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _FILE_LIMIT = 256 * 1024 * 1024
-#: The reference implementation of the format refuses a larger header.
-_HEADER_LIMIT = 100_000_000
 #: More kinds of tensors than any model has: names without numbers in them, or nonsense.
 _GROUPS_MOST = 5000
 _NAME_LIMIT = 200
@@ -150,12 +148,12 @@ def _files(path: str) -> list[str]:
     is sound is another check's matter.
     """
     names = sorted(os.listdir(path))
-    if _INDEX in names:
+    if INDEX in names:
         # the file may hold 200,000 names, and only the shards' are asked for
-        named = set(_SHARD.findall(_read(os.path.join(path, _INDEX))))
+        named = set(_SHARD.findall(_read(os.path.join(path, INDEX))))
         return sorted(n for n in map(os.fsdecode, named) if os.path.basename(n) == n)
-    if _SINGLE in names:
-        return [_SINGLE]
+    if SINGLE in names:
+        return [SINGLE]
     return [n for n in names if n.endswith(".safetensors")]
 
 
@@ -181,7 +179,7 @@ def _header(path: str) -> dict[str, Any]:
         if len(start) < 8:
             raise ValueError(path)
         (length,) = struct.unpack("<Q", start)
-        if length > min(size - 8, _HEADER_LIMIT):
+        if length > min(size - 8, HEADER_LIMIT):
             raise ValueError(path)
         body = json.loads(file.read(length))
     if not isinstance(body, dict):

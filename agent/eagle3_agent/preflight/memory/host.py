@@ -100,11 +100,10 @@ def _terms(facts: Facts, profile: Profile, free: int) -> _Terms:
         shared = 1 if name == "transformers" else ranks
         dtype = run_dtype(profile, seen.decoder, seen.groups)
         model = shared * weights(seen.groups, Split(seen.decoder, shared, dtype)).least
-    alone = name == "transformers" or (name == "vllm" and ranks == 1)
     return _Terms(
         buffer=0 if name == "transformers" else buffer_bytes(profile, seen, free),
         given=profile.output.buffer_bytes is not None,
-        processes=1 if alone else ranks + 1,
+        processes=engine.processes(name, ranks),
         model=model,
     )
 

@@ -41,10 +41,9 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
     seen = facts.get(PROBE).limits
     name = engine.resolve(facts, profile)
     ranks = 1 if name == "transformers" else profile.model.tensor_parallel_size
-    processes = 1 if ranks == 1 and name in ("vllm", "transformers") else ranks + 1
     found = [
         _files(seen.files),
-        _threads(seen, processes),
+        _threads(seen, engine.processes(name, ranks)),
         _core(seen),
         _locked(seen, ranks),
     ]

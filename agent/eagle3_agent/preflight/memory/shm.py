@@ -41,8 +41,8 @@ _WHY = (
 def judge(facts: Facts, profile: Profile) -> Verdict:
     seen = facts.get(PROBE)
     name = engine.resolve(facts, profile)
-    alone = name == "transformers" or (name == "vllm" and profile.model.tensor_parallel_size == 1)
     ranks = 1 if name == "transformers" else profile.model.tensor_parallel_size
+    alone = engine.processes(name, ranks) == 1
     if seen.problem or not seen.writable:
         words = show(seen.problem) or "cannot be written by this user"
         if alone:

@@ -6,9 +6,7 @@ import json
 import os
 from typing import Any
 
-from eagle3_agent.preflight.files import open_regular
-
-_POINTER = b"version https://git-lfs"
+from eagle3_agent.preflight.files import LFS_POINTER, open_regular
 
 
 def read(path: str, limit: int) -> tuple[dict[str, Any], str]:
@@ -22,7 +20,7 @@ def read(path: str, limit: int) -> tuple[dict[str, Any], str]:
         return {}, f"{name} is {error.strerror if os.path.islink(path) else 'not there'}"
     except OSError as error:
         return {}, f"{name} cannot be read: {error.strerror}"
-    if data.startswith(_POINTER):
+    if data.startswith(LFS_POINTER):
         return {}, f"{name} is a Git LFS pointer: run git lfs pull in its folder"
     if len(data) > limit:
         return {}, f"{name} is longer than {limit} bytes"

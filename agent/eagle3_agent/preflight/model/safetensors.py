@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from eagle3_agent.preflight.files import open_regular
+from eagle3_agent.preflight.files import LFS_POINTER, open_regular
 from eagle3_agent.preflight.text import number
 
 #: The reference implementation refuses a larger header.
@@ -36,7 +36,6 @@ _EMBEDDINGS = (
 )
 #: No tensor has more dimensions, and none a larger file: longer products cost time for nothing.
 _DIMS_MOST, _BYTES_MOST = 64, 2**62
-_LFS_POINTER = b"version https://git-lfs"
 
 
 class BadFile(Exception):
@@ -71,8 +70,8 @@ def read(path: str) -> Contents:
 
 
 def _check(file: IO[bytes], size: int) -> Contents:
-    head = file.read(len(_LFS_POINTER))
-    if head == _LFS_POINTER:
+    head = file.read(len(LFS_POINTER))
+    if head == LFS_POINTER:
         raise BadFile("is a Git LFS pointer, not weights: run git lfs pull in its folder")
     if len(head) < 8:
         raise BadFile(f"is {size} bytes long, too short for a header")

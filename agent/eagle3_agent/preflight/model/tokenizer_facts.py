@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagle3_agent.preflight.check import Ask, Probe
-from eagle3_agent.preflight.files import open_regular
+from eagle3_agent.preflight.files import LFS_POINTER, open_regular
 
 from . import config as configs
 from . import jsonfile
@@ -19,7 +19,6 @@ _TOKENIZER_LIMIT = 128 * 1024 * 1024
 _SMALL_LIMIT = 16 * 1024 * 1024
 _TEMPLATES_MOST = 16
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\b")
-_POINTER = b"version https://git-lfs"
 
 #: Forms of a vocabulary, in the order in which transformers looks for them.
 FILES = (
@@ -94,7 +93,7 @@ def _why_not(path: str) -> str:
     try:
         file, size = open_regular(path)
         with file:
-            if file.read(len(_POINTER)) == _POINTER:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
                 return "is a Git LFS pointer: run git lfs pull in its folder"
     except OSError as error:
         return f"cannot be read: {error.strerror}"

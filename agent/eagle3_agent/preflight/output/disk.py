@@ -52,6 +52,14 @@ def predict(facts: Facts, profile: Profile) -> Prediction | None:
     return Prediction(count, data.rows, text, data.tokens_exact)
 
 
+def still_to_write(facts: Facts, profile: Profile) -> int | None:
+    """Bytes of the predicted output that are not in the folder yet; None when not predicted."""
+    plan, seen = predict(facts, profile), facts.maybe(OUTPUT)
+    if plan is None:
+        return None
+    return max(0, plan.bytes - (seen.inside.kept_bytes if seen is not None else 0))
+
+
 def judge(facts: Facts, profile: Profile) -> Verdict:
     seen = facts.get(OUTPUT)
     if seen.free is None:

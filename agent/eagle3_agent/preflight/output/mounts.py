@@ -9,7 +9,18 @@ from dataclasses import dataclass
 _TABLE = "/proc/self/mountinfo"
 _TABLE_LIMIT = 16 * 1024 * 1024
 
-_SERVERS = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "afs", "glusterfs", "fuse.glusterfs")
+_SERVERS = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb",
+    "smb3",
+    "9p",
+    "virtiofs",
+    "afs",
+    "glusterfs",
+    "fuse.glusterfs",
+)
 _STORES = ("fuse.sshfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.juicefs", "fuse.goofys")
 #: Filesystems that another machine serves: slower to open, and gone when the network is.
 NETWORK = frozenset((*_SERVERS, *_STORES))

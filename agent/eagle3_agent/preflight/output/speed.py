@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from eagle3_agent.preflight.check import Ask, Check, Facts, Probe
 from eagle3_agent.preflight.data.data_facts import PROBE as DATA
 from eagle3_agent.preflight.model.model_facts import PROBE as MODEL
-from eagle3_agent.preflight.text import show, size
+from eagle3_agent.preflight.text import hours, show, size
 from eagle3_agent.protocol.values import Profile, Verdict
 
-from .disk import predict
+from .disk import still_to_write
 from .output_facts import PROBE as OUTPUT
 from .output_facts import nearest
 
@@ -91,29 +91,20 @@ def judge(facts: Facts, profile: Profile) -> Verdict:
     if seen.problem or seen.rate <= 0:
         return CHECK.verdict("skip", f"not measured: {show(seen.problem, 200) or 'no time passed'}")
     saw = f"{size(seen.rate)}/s by one writer, synced ({size(seen.bytes)} in {seen.seconds:.1f} s)"
-    plan = predict(facts, profile)
-    if plan is None:
-        return _slow(saw, seen.rate, None)
-    output = facts.maybe(OUTPUT)
-    rest = max(0, plan.bytes - (output.inside.kept_bytes if output else 0))
-    hours = rest / seen.rate / 3600
-    return _slow(f"{saw}; at that, {size(rest)} take {_hours(hours)}", seen.rate, hours)
+    rest = still_to_write(facts, profile)
+    if rest is not None:
+        saw += f"; at that, {size(rest)} take {hours(rest / seen.rate / 3600)}"
+    why = slow(rest, seen.rate)
+    return CHECK.verdict("warn", saw, why, _TODO) if why else CHECK.verdict("pass", saw)
 
 
-def _slow(saw: str, rate: float, hours: float | None) -> Verdict:
-    if hours is None and rate < SLOW:
-        return CHECK.verdict("warn", saw, "The GPUs would wait for this disk.", _TODO)
-    if hours is not None and hours >= LONG:
-        return CHECK.verdict(
-            "warn", saw, "The run cannot end sooner than its samples are on the disk.", _TODO
-        )
-    return CHECK.verdict("pass", saw)
-
-
-def _hours(hours: float) -> str:
-    if hours < 1 / 60:
-        return "less than a minute"
-    return f"{hours * 60:.0f} min" if hours < 1 else f"{hours:.1f} h"
+def slow(rest: int | None, rate: float) -> str:
+    """Why ``rate`` (bytes a second) is too slow for the bytes that are left; empty if it is not."""
+    if rest is None:
+        return "The GPUs would wait for this disk." if rate < SLOW else ""
+    if rest / rate / 3600 < LONG:
+        return ""
+    return "The run cannot end sooner than its samples are on the disk: the GPUs would wait."
 
 
 _TODO = (

@@ -19,13 +19,11 @@ from pathlib import Path
 
 from eagle3_agent import processes
 from eagle3_agent.preflight.check import Ask, Probe
+from eagle3_agent.preflight.output import mounts
 
 #: Lock files looked at in each cache.
 _MOST = 2000
 _LISTED = 16
-
-#: Types of mounts, as mountinfo has them, whose files another host may be working on.
-_NETWORK = re.compile(r"^(nfs4?|cifs|smb3?|lustre|ceph|fuse\.\S+|9p|gpfs|beegfs|afs|wekafs)$")
 
 
 @dataclass(frozen=True)
@@ -193,23 +191,10 @@ def opener(device: int, inode: int) -> int:
 
 
 def network(path: str) -> str:
-    """The type of the mount below ``path`` if it is a network's or FUSE; else empty."""
-    best, kind = "", ""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    real = os.path.realpath(path)
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        fields, types = left.split(), right.split()
-        if len(fields) < 5 or not types:
-            continue
-        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, types[0]
-    return kind if _NETWORK.match(kind) else ""
+    """The type of the mount below ``path`` if another host may write there; else empty."""
+    kind = mounts.of(path).kind
+    shared = kind in mounts.NETWORK or kind in mounts.CLUSTER or kind.startswith("fuse.")
+    return kind if shared else ""
 
 
 def _held(locks: list[tuple[str, os.stat_result]]) -> tuple[Held, ...]:
