@@ -89,8 +89,7 @@ class CauseFinder:
     def _line(self, raw: bytes) -> None:
         number = self.lines
         self.lines += 1
-        for said in self._quiet:
-            self._tracebacks.remember(loglines.parse(loglines.decode(said)))
+        self._remember(self._tracebacks)
         self._quiet.clear()
         line = self._paid(loglines.parse(loglines.decode(raw)), number)
         if (warned := crashes.nccl(line)) is not None and len(self._warned) < 64:
@@ -102,6 +101,15 @@ class CauseFinder:
         self._errors.add(found)
         if not found:
             self._errors.saw(line)
+
+    def _remember(self, tracebacks: Tracebacks) -> None:
+        owed = ""
+        for said in self._quiet:
+            line = loglines.parse(loglines.decode(said))
+            if owed and not line.process:
+                line = replace(line, process=owed)
+            owed = line.owed
+            tracebacks.remember(line)
 
     def _paid(self, line: Line, number: int) -> Line:
         """Two prefixes on a line: the first one's text stands on the next, without a prefix."""
@@ -145,8 +153,7 @@ class CauseFinder:
     def _ended(self) -> tuple[Errors, Tracebacks]:
         """All errors, as if the log ended here, and what was said last; the reading goes on."""
         tracebacks, errors = self._tracebacks.copy(), self._errors.copy()
-        for said in self._quiet:
-            tracebacks.remember(loglines.parse(loglines.decode(said)))
+        self._remember(tracebacks)
         if self._rest:
             tracebacks.add(loglines.parse(loglines.decode(bytes(self._rest))), self.lines)
         tracebacks.close(self.lines + 1)
