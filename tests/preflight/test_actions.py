@@ -227,6 +227,14 @@ def test_the_command_answers_what_it_cannot_read() -> None:
         assert answer["refusal"]["code"] == "usage"
 
 
+def test_the_command_refuses_a_profile_that_no_system_call_takes() -> None:
+    out = io.BytesIO()
+    action = Action("x", "terminate", "t", ())
+    request = perform.Request(profile(data_path="/\0"), "leftovers", action)
+    assert perform.main(io.BytesIO(dumps(request).encode()), out) == 2
+    assert "profile.data.path holds a NUL" in json.loads(out.getvalue())["refusal"]["happened"]
+
+
 def test_the_agents_command_line_takes_an_action(start: Start) -> None:
     pid = leftover(start)
     (action,) = offered().actions

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from eagle3_agent.preflight import bounded, catalogue, command, environment, runner, text
+from eagle3_agent.preflight import bounded, catalogue, command, environment, runner, text, usable
 from eagle3_agent.preflight.check import Ask, Check, Facts, Outcome, Probe, known
 from eagle3_agent.preflight.gpus.gpu_facts import PROBE as GPUS
 from eagle3_agent.preflight.gpus.gpu_facts import GpuFacts
@@ -366,6 +366,28 @@ def test_a_request_that_cannot_be_read_is_told(request_: bytes) -> None:
     status, body = on_the_line(request_)
     assert status == 2
     assert "cannot be read" in body["error"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_path": "/x\0"}, "profile.model.path holds a NUL"),
+        ({"output_dir": "/\ud800"}, "profile.output.dir holds a character that no file name"),
+        ({"host_env": {"HOME": "/x\0"}}, "profile.host.env.HOME holds a NUL"),
+        ({"host_env": {"A\0": "b"}}, "a key of profile.host.env holds a NUL"),
+    ],
+)
+def test_a_profile_that_no_system_call_takes_is_refused_by_its_key(
+    changes: dict[str, Any], words: str
+) -> None:
+    out = io.BytesIO()
+    asked = io.BytesIO(dumps(Ask(profile(**changes))).encode())
+    assert command.main(asked, out) == 2
+    assert words in json.loads(out.getvalue())["error"]
+
+
+def test_a_path_in_bytes_that_are_no_utf_8_is_a_path() -> None:
+    usable.demand(profile(model_path=os.fsdecode(b"/m\xff")))
 
 
 def test_the_agents_command_line_runs_it(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import IO
 from eagle3_agent import ending
 from eagle3_agent.protocol import ProtocolError, dumps, from_json
 
+from . import usable
 from .check import Ask, Outcome, Progress
 from .runner import run
 
@@ -30,6 +31,7 @@ def main(stdin: IO[bytes], stdout: IO[bytes]) -> int:
         if len(body) > _REQUEST_LIMIT:
             raise ProtocolError(f"the request is longer than {_REQUEST_LIMIT} bytes")
         ask = from_json(Ask, json.loads(body))
+        usable.demand(ask.profile)
     except (ValueError, RecursionError, ProtocolError) as error:
         stdout.write(dumps({"error": f"the request cannot be read: {error}"}).encode() + b"\n")
         return 2

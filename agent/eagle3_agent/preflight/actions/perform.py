@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import IO
 
-from eagle3_agent.preflight import catalogue, runner
+from eagle3_agent.preflight import catalogue, runner, usable
 from eagle3_agent.preflight.check import Ask, Check
 from eagle3_agent.preflight.text import listed, show
 from eagle3_agent.protocol import ProtocolError, dumps, from_json
@@ -46,6 +46,7 @@ def main(stdin: IO[bytes], stdout: IO[bytes]) -> int:
     try:
         body = stdin.read(_REQUEST_LIMIT + 1)
         request = from_json(Request, json.loads(body))
+        usable.demand(request.profile)
     except (ValueError, RecursionError, ProtocolError) as error:
         refusal = Problem("The action cannot be read", str(error)[:300], "", "usage")
         stdout.write(dumps(Result(refusal=refusal)).encode() + b"\n")
