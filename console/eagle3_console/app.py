@@ -57,6 +57,7 @@ class ConsoleApp(ProfilesApp):
     * { scrollbar-background: $background; scrollbar-background-hover: $background;
         scrollbar-background-active: $background; scrollbar-color: $panel-lighten-2;
         scrollbar-corner-color: $background; }
+    .-theme-eagle-contrast #body.-stale Panel { text-opacity: 100%; }
     """
     )
     BINDINGS: ClassVar[list[BindingType]] = [

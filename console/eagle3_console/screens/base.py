@@ -29,7 +29,7 @@ class ConsoleScreen(Screen[None]):
     DEFAULT_CSS = """
     ConsoleScreen { background: $background; }
     ConsoleScreen #body { padding: 1 0 0 0; height: 1fr; }
-    ConsoleScreen #body.-stale Panel { text-opacity: 55%; }
+    ConsoleScreen #body.-stale Panel { text-opacity: 80%; }
     ConsoleScreen #body.-stale LinkBanner { text-opacity: 100%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "back", "back")]

@@ -35,6 +35,7 @@ from .run import error_headline
 class EventsPanel(Panel):
     """As many rows as the screen has left."""
 
+    PURE = True
     DEFAULT_CSS = """
     EventsPanel { height: 1fr; min-height: 1; }
     """

@@ -34,6 +34,8 @@ _HOT = 88
 class GpuPanel(Panel):
     """One row a GPU; two GPUs a row when the screen is too low for all of them."""
 
+    PURE = True
+
     def lines(self, state: State, width: int) -> list[Content]:
         return host_lines(state, width, self.app.size.height)
 

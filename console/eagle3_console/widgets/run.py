@@ -24,6 +24,8 @@ _ALWAYS = ("preflight", "load", "extract")
 
 
 class RunPanel(Panel):
+    PURE = True
+
     def lines(self, state: State, width: int) -> list[Content]:
         if state.run is None:
             return no_run(state, width)
