@@ -38,11 +38,15 @@ _SHAPES = re.compile(
 #: ``scheme://user:password@host``
 _URL = re.compile(r"([a-z][a-z0-9+.-]{1,20}://[^\s/:@]{0,200}):([^\s/@]{1,500})@", re.IGNORECASE)
 _BEARER = re.compile(r"\b(Bearer|Basic|Token) +([A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE)
-#: ``NAME=value``, ``name: value``, ``"name": "value"``, ``--name value``
-_PAIR = re.compile(
-    r"""(?P<name>[A-Za-z_][\w-]{0,80})(?P<between>["']?\s{0,3}[=:]\s{0,3}|\s+(?=["'\w]))"""
+_VALUE = (
     r"""(?P<value>"(?:[^"\\\n]|\\.){0,2000}"|'(?:[^'\\\n]|\\.){0,2000}'|[^\s,;&)}\]"']{1,2000})"""
 )
+#: ``NAME=value``, ``name: value``, ``"name": "value"``
+_PAIR = re.compile(
+    r"""(?P<name>[A-Za-z_][\w-]{0,80})(?P<between>["']?\s{0,3}[=:]\s{0,3})""" + _VALUE
+)
+#: ``--name value``
+_OPTION = re.compile(r"""--(?P<name>[A-Za-z_][\w-]{0,80})(?P<between>\s+)(?=["'\w])""" + _VALUE)
 _PRIVATE = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
 )
@@ -51,6 +55,8 @@ _PRIVATE = re.compile(
 def is_secret(name: str) -> bool:
     """Whether a variable, key or option of this name holds a secret."""
     plain = name.strip().lstrip("-").replace("-", "_")
+    if plain == "token" and name.strip().startswith("--"):
+        return True  # nobody counts with an option of this name
     return _NAME.search(plain) is not None and _INNOCENT.search(plain) is None
 
 
@@ -60,25 +66,32 @@ def text(said: str) -> str:
     said = _URL.sub(rf"\1:{MASK}@", said)
     said = _SHAPES.sub(_shape, said)
     said = _BEARER.sub(rf"\1 {MASK}", said)
-    return _PAIR.sub(_pair, said)
+    return _paired(_OPTION, _paired(_PAIR, said))
 
 
 def _shape(found: re.Match[str]) -> str:
     return found[0][:4] + MASK
 
 
-def _pair(found: re.Match[str]) -> str:
-    name, between, value = found["name"], found["between"], found["value"]
-    if MASK in value or not is_secret(name):
-        return found[0]
-    if not re.search(r"[=:]", between) and not _is_option(found):
-        return found[0]  # prose: "the token of the user"
-    quote = value[0] if value[0] in "\"'" else ""
-    return f"{name}{between}{quote}{MASK}{quote}"
+def _paired(pattern: re.Pattern[str], said: str) -> str:
+    """Values behind the names of secrets masked.
 
-
-def _is_option(found: re.Match[str]) -> bool:
-    return found.string[max(0, found.start() - 2) : found.start()] == "--"
+    What stands behind another name is looked at by itself: ``error: password=x``.
+    """
+    told: list[str] = []
+    copied = at = 0
+    while found := pattern.search(said, at):
+        value = found["value"]
+        name = found["name"]
+        if said.endswith("--", 0, found.start("name")):
+            name = f"--{name}"
+        if MASK in value or not is_secret(name):
+            at = found.end("between")
+            continue
+        quote = value[0] if value[0] in "\"'" else ""
+        told += [said[copied : found.start("value")], quote, MASK, quote]
+        copied = at = found.end()
+    return "".join([*told, said[copied:]])
 
 
 def environment(env: Mapping[str, str]) -> dict[str, str]:

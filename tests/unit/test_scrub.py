@@ -146,3 +146,16 @@ def test_any_data_stays_data(data: object) -> None:
 def test_a_megabyte_made_to_be_slow_is_not(piece: str) -> None:
     large = piece * (1_000_000 // len(piece))
     assert len(scrub.text(large)) <= len(large) + len(MASK) * large.count(piece)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["export HF_TOKEN=hunter2", "see api_key=hunter2", "x\napi_key=hunter2", "a password: hunter2",
+     "error: password=hunter2", "env: HF_TOKEN=hunter2 A=b", "run x --token hunter2 y",
+     "args: --api-key 'hunter2'", 'say "k": {"password": "hunter2"}',
+     "x" * 200 + " password=hunter2",
+     "a=b=password=hunter2", "run --token=hunter2"],
+)  # fmt: skip
+def test_a_word_before_a_secrets_name_does_not_hide_it(said: str) -> None:
+    assert "hunter2" not in scrub.text(said)
+    assert scrub.text(scrub.text(said)) == scrub.text(said)
