@@ -60,6 +60,19 @@ def mask(value: Any, name: str = "") -> Any:
     return value
 
 
+def _masked_log(text: str) -> str:
+    """A log without secrets, worked through in blocks: one long search would hold the screen up."""
+    if "-----BEGIN" in text:  # a key stands on many lines
+        return scrub.text(text)
+    told, block = [], ""
+    for line in text.splitlines(keepends=True):
+        block += line
+        if len(block) > 4096:
+            told.append(scrub.text(block))
+            block = ""
+    return "".join([*told, scrub.text(block)])
+
+
 class HistoryCache:
     """The files of one target.  Nothing here raises for a disk or a file that will not do."""
 
@@ -117,6 +130,8 @@ class HistoryCache:
     def keep_runs(self, runs: Iterable[RunSummary], seen: float) -> None:
         """The list as it stands; a run whose number now means another one loses its files."""
         newest = sorted(runs, key=lambda r: r.number)[-RUNS:]
+        if not self._lines:
+            self._forget_others(newest)
         known, self._lines = self._lines, {}
         for run in newest:
             before = known.get(run.run)
@@ -129,6 +144,14 @@ class HistoryCache:
         body = ",\n".join(line for _, line in self._lines.values())
         self._write("runs.json", f'{head[:-1]}, "runs": [\n{body}\n]}}\n')
 
+    def _forget_others(self, runs: Iterable[RunSummary]) -> None:
+        """What an earlier console kept under these ids may be of another host of this name."""
+        kept = self.kept()
+        created = {run.run: run.created for run in kept.runs} if kept is not None else {}
+        for run in runs:
+            if run.run in created and created[run.run] != run.created:
+                self._forget(run.run)
+
     def keep_run(self, detail: RunDetail, seen: float) -> None:
         run = detail.summary.run
         before = self.run(run)
@@ -138,7 +161,7 @@ class HistoryCache:
 
     def keep_stream(self, run: str, stream: str, text: str, seen: float) -> None:
         """``text`` is masked already where it is JSON; a log's is masked here."""
-        masked = scrub.text(text) if stream == "output" else text
+        masked = _masked_log(text) if stream == "output" else text
         self._put(f"{run}.{stream}.json", {"seen": seen, "text": masked})
 
     def _put(self, name: str, value: dict[str, Any]) -> None:

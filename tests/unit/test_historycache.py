@@ -130,6 +130,31 @@ def test_another_run_of_the_same_number_does_not_keep_the_old_ones_log(cache: Hi
     assert cache.stream("0001", "output") == b""
 
 
+def test_another_host_of_the_same_name_does_not_inherit_the_runs(
+    cache: HistoryCache, tmp_path: Path
+) -> None:
+    cache.keep_runs(RUNS, 1.0)
+    cache.keep_run(scenes.detail(RUNS[0]), 1.0)
+    cache.keep_run(scenes.detail(RUNS[1]), 1.0)
+    other = HistoryCache(cache.target, tmp_path)
+    other.keep_runs((replace(RUNS[0], created=77.0), RUNS[1]), 2.0)
+    assert other.run("0001") is None
+    assert other.run("0002") is not None
+
+
+def test_a_long_log_is_masked_everywhere(cache: HistoryCache) -> None:
+    lines = [f"step {i} " + "x" * 90 for i in range(2000)]
+    lines[7] = lines[1001] = lines[-1] = "api_key=hunter2 and on"
+    cache.keep_stream("0001", "output", "\n".join(lines), 1.0)
+    kept = cache.stream("0001", "output").decode()
+    assert "hunter2" not in kept
+    assert len(kept.splitlines()) == 2000
+    key = "-----BEGIN PRIVATE KEY-----\n" + "QUFB\n" * 3000 + "-----END PRIVATE KEY-----\n"
+    cache.keep_stream("0001", "output", "before\n" + key + "after\n", 1.0)
+    assert b"QUFB" not in cache.stream("0001", "output")
+    assert b"after" in cache.stream("0001", "output")
+
+
 # ---------------------------------------------------------------------------- the link over it
 
 
