@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -61,7 +62,6 @@ class ProfileEditor(ConsoleScreen):
     ProfileEditor .section { height: 1; padding: 0 1; color: $accent; text-style: bold; }
     ProfileEditor #filter { display: none; height: 1; padding: 0 1; background: $panel; }
     ProfileEditor #filter.-textual-compact { padding: 0 1 !important; }
-    ProfileEditor #filter.-open { display: block; }
     """
 
     def __init__(self, state: State, draft: Draft, safe: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ class ProfileEditor(ConsoleScreen):
         with VerticalScroll(id="settings", can_focus=False):
             yield from self._settings()
         yield Doc()
-        yield Input(placeholder="name, value or what it is for", id="filter", compact=True)
+        yield Filter(placeholder="name, value or what it is for", id="filter", compact=True)
 
     def _settings(self) -> ComposeResult:
         section = ""
@@ -174,17 +174,18 @@ class ProfileEditor(ConsoleScreen):
                 else:
                     holder.scroll_to_widget(widget, animate=False)
 
-    def on_setting_row_clicked(self, message: SettingRow.Clicked) -> None:
+    async def on_setting_row_clicked(self, message: SettingRow.Clicked) -> None:
         if self.query(Field):
             return
         if self.at == message.key:
-            self.action_edit()
+            await self.action_edit()
         else:
             self._point(message.key)
 
     # ------------------------------------------------------------------ changing
 
-    def action_edit(self) -> None:
+    async def action_edit(self) -> None:
+        """Open the field; what is typed from now on belongs to it, however slow the screen is."""
         row = self.row()
         if row is None or self.query(Field):
             return
@@ -195,8 +196,11 @@ class ProfileEditor(ConsoleScreen):
         else:
             for widget in self.query(SettingRow):
                 if widget.row.key == row.key:
-                    self.mount(Field(row, self._judge), after=widget)
+                    field = Field(row, self._judge)
+                    await self.mount(field, after=widget)
                     widget.display = False
+                    self.set_focus(field.query_one(Input))
+                    break
 
     def _judge(self, row: Row, words: str) -> tuple[list[Fault], tuple[Finding, ...]]:
         """What is wrong with the words alone, and with the profile that they would make."""
@@ -242,12 +246,20 @@ class ProfileEditor(ConsoleScreen):
         if row is not None and row.value is not None:
             self._take(profile_edit.put(self.draft, row.key, None))
 
+    def on_key(self, event: events.Key) -> None:
+        """What was typed while a field opened belongs into it: no letter of it is a command."""
+        fields = self.query(Field)
+        if fields and event.is_printable and event.character:
+            fields.first().query_one(Input).insert_text_at_cursor(event.character)
+            event.stop()
+            event.prevent_default()
+
     # ------------------------------------------------------------------ filter and leaving
 
     def action_filter(self) -> None:
         box = self.query_one("#filter", Input)
-        box.add_class("-open")
-        box.focus()
+        box.display = True  # at once, so that it can have the focus before the next key
+        self.set_focus(box)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.words = event.value
@@ -257,14 +269,11 @@ class ProfileEditor(ConsoleScreen):
             self.at = (named or found)[0].key
         self.show(self.state)
 
-    def on_input_submitted(self) -> None:
-        self.set_focus(None)
-
     def action_back(self) -> None:
         box = self.query_one("#filter", Input)
-        if box.has_class("-open"):
+        if box.display:
             box.value = ""
-            box.remove_class("-open")
+            box.display = False
             self.set_focus(None)
         elif self.unsaved:
             self._ask_before_leaving()
@@ -317,6 +326,9 @@ class ProfileEditor(ConsoleScreen):
 
     def action_save(self) -> None:
         draft = self.draft
+        if self.query(Field):
+            self.notify("A field is open: ⏎ takes what it says, esc leaves it.")
+            return
         if not draft.on_disk or profile_save.is_shipped(draft.path):
             why = "It came with the console" if draft.on_disk else "It has no file yet"
             ask = NameScreen(f"{why}: save it as your own, under the name", draft.name)
@@ -377,6 +389,17 @@ def _searched(row: Row) -> str:
     doc = row.setting.doc if row.setting is not None else ""
     wrong = " ".join(f.what for f in row.findings)
     return f"{row.key} {masked(row, row.value)} {doc} {wrong}".lower()
+
+
+class Filter(Input):
+    """Enter goes back to the list at once: the next key is the list's already."""
+
+    async def action_submit(self) -> None:
+        self.screen.set_focus(None)
+
+    def _on_key(self, event: events.Key) -> None:  # type: ignore[override]
+        if not self.has_focus:  # it was typed for the list, on a screen that lags
+            event.prevent_default()
 
 
 class NameScreen(ModalScreen[str]):

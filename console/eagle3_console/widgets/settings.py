@@ -150,7 +150,6 @@ class Field(Vertical):
         yield Static(classes="wrong")
 
     def on_mount(self) -> None:
-        self.query_one(Input).focus()
         self._say(self.query_one(Input).value)
 
     def on_input_changed(self, event: Input.Changed) -> None:
