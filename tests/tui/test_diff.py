@@ -34,7 +34,7 @@ async def test_a_marked_run_is_compared_with_the_one_under_the_cursor() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await sees(pilot, "RUN 4")
         await pilot.press("h", "j", "space")
-        await sees(pilot, "run 3 marked, d on another")
+        await sees(pilot, "◆ run 3 · d on another")
         assert any(row.startswith("◆") for row in rows(app))
         await pilot.press("k", "d")
         await sees(pilot, "run 3 ✗ failed 17:44  →  run 4 ▶ running")
@@ -47,7 +47,7 @@ async def test_a_marked_run_is_compared_with_the_one_under_the_cursor() -> None:
         await sees(pilot, "data.max_samples   1000 → 10", "- speculators/reply-shape")
         await pilot.press("escape", "j", "space")
         assert isinstance(app.screen, HistoryScreen)
-        await misses(pilot, "marked")
+        await misses(pilot, "d on another")
 
 
 async def test_from_a_runs_page_it_is_the_comparable_run_before_it() -> None:

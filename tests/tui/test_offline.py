@@ -49,6 +49,7 @@ async def test_the_history_of_a_host_that_is_gone_is_read_and_marked(tmp_path: P
     app, real = await gone(await seen_before(tmp_path))
     async with app.run_test(size=WIDE, notifications=True) as pilot:
         await sees(pilot, "○ offline · history of 12:02, 2 h ago", "no route to host", "RUN 3")
+        await sees(pilot, "no figures of the host itself")
         assert all(p.styles.text_opacity < 1 for p in app.screen.query("GpuPanel, RunPanel"))
         assert {"start", "abort", "preflight", "act"} <= switched_off(app.state)
         await pilot.press("s")

@@ -57,7 +57,7 @@ class HistoryHead(Panel):
     def _said(self, state: State) -> Content:
         marked = state.find(self.marked) if self.marked else None
         if marked is not None:
-            words = (f"run {marked.number} marked, d on another ", ink.NOW)
+            words = (f"run {marked.number} · d on another ", ink.NOW)
             return ink.row(self._filtered(), ("◆ ", ink.NOW), words)
         return self._filtered()
 

@@ -49,7 +49,10 @@ def host_lines(state: State, width: int, height: int) -> list[Content]:
     """The block for a screen of ``height`` rows."""
     sample = state.host
     if sample is None:
-        return [Content.styled("waiting for the first sample of this host", ink.DIM)]
+        words = "waiting for the first sample of this host"
+        if state.kept_at is not None:
+            words = "no figures of the host itself: it cannot be reached"
+        return [Content.styled(words, ink.DIM)]
     if not sample.gpus:
         return _without_gpus(state, sample, width)
     if len(sample.gpus) > 8 and len(sample.gpus) + 14 > height and width >= 76:
