@@ -232,7 +232,7 @@ async def test_on_a_narrow_screen_what_a_check_says_stands_under_its_title() -> 
         await sees(pilot, "RUN 2")
         await pilot.press("p")
         await sees(
-            pilot, "✗ GPU memory free", "GPU 0: 85.9 GiB of 140.4 GiB", "✗ Model folder complete"
+            pilot, "✗ GPU memory free", "GPU 0: 85.9 GiB of 140.4 GiB", "✗ Model and states fit"
         )
         titles = [row.strip() for row in rows(app) if "✗ " in row]
         assert "✗ GPU memory free" in titles, "nothing beside it"
