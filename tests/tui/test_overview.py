@@ -177,6 +177,7 @@ async def test_a_stalled_run_is_told_on_the_smallest_screen_and_goes_when_it_mov
             clock.t = NOW + later
             app.apply(store.Sampled(scenes.sample(clock.t, busy=False), clock.t))
         await sees(pilot, "! nothing moves: no sample, no write for 2:01, GPUs idle for 2:00")
+        await sees(pilot, "0.0 tok/s for 2:01", "ETA -")
         link.happen("0004", Progress(clock.t, 413, 1000, 0, 1_724_000, int(47.2 * GIB)))
         await until(pilot, lambda: "nothing moves" not in shown(app))
 

@@ -230,11 +230,15 @@ def _load_figures(state: State, standing: Standing, eta: Eta | None) -> list[Con
 
 def figures(state: State, standing: Standing) -> list[Content]:
     """Rates with their window, the ETA with its basis and hour, bytes, what was skipped."""
-    eta = estimate(standing, state.host_now, state.past)
+    stalled = stall.of(state)
+    still = stalled is not None and stalled.nothing_moves
+    eta = None if still else estimate(standing, state.host_now, state.past)
     if standing.stage_seconds("extract") is None and not standing.tokens:
         return _load_figures(state, standing, eta)
     now = formats.rate(standing.rate)
     over = f" over {standing.window:.0f} s" if standing.window else " now"
+    if stalled is not None:  # the last figure is of another time
+        now, over = formats.rate(0), f" for {formats.duration(stalled.seconds)}"
     mean = standing.mean_rate()
     items = [
         ink.row(
