@@ -6,13 +6,14 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
-from eagle3_agent.protocol.messages import Checked, Probing, RunPreflight
+from eagle3_agent.protocol.messages import Checked, Probing, RunChanged, RunPreflight
 from eagle3_agent.protocol.values import Problem
 from eagle3_console.app import ConsoleApp
 from eagle3_console.linkstate import Reconnecting
@@ -21,7 +22,7 @@ from eagle3_console.screens.pages import RunReading
 from support import scenes, verdicts
 from support.fakelink import FakeLink
 from support.recording import host_at, moment, recorded
-from support.tui import Clock, make_app, reads, until
+from support.tui import Clock, make_app, reads, sees, until
 
 Compare = Callable[..., bool]
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
@@ -37,6 +38,15 @@ def blocked() -> FakeLink:
 def offering() -> FakeLink:
     link = scenes.idle()
     link.answer(RunPreflight, lambda _: Checked(0, verdicts.many(scenes.NOW - 1)))
+    return link
+
+
+def stalled() -> FakeLink:
+    """The scene of ``extracting``, 150 s after its last event; no GPU has done anything since."""
+    link = scenes.extracting()
+    idle = [scenes.sample(scenes.NOW + s, busy=False) for s in range(5, 151, 5)]
+    link.samples = [*link.samples, *idle]
+    link.welcome = replace(link.welcome, now=scenes.NOW + 150)
     return link
 
 
@@ -57,6 +67,7 @@ STATES: dict[str, tuple[Callable[[], FakeLink], Sequence[str]]] = {
     "dashboard-extracting": (scenes.extracting, ()),
     "dashboard-disk-bound": (lambda: scenes.extracting(2, disk=True), ()),
     "dashboard-loading": (scenes.loading, ()),
+    "dashboard-stalled": (stalled, ()),
     "dashboard-failed": (scenes.failed, ()),
     "preflight-blocked": (blocked, ("p",)),
     "preflight-thirty": (offering, ("p",)),
@@ -134,8 +145,26 @@ def test_state(name: str, snap_compare: Compare) -> None:
     assert picture(snap_compare, make(), keys, size, "eagle-dark")
 
 
-def test_high_contrast(snap_compare: Compare) -> None:
-    assert picture(snap_compare, scenes.extracting(), (), (120, 40), "eagle-contrast")
+@pytest.mark.parametrize("name", ["dashboard-stalled", "history", "preflight-blocked"])
+def test_high_contrast(snap_compare: Compare, name: str) -> None:
+    make, keys = STATES[name]
+    assert picture(snap_compare, make(), keys, (120, 40), "eagle-contrast")
+
+
+def test_the_end_of_a_run_on_the_smallest_screen(snap_compare: Compare) -> None:
+    """The toast stands over the events: neither the keys nor the run's lines are hidden."""
+    link = scenes.extracting()
+    app = make_app(link)
+    cause = "rank 3 ran out of GPU memory: CUDA out of memory, tried to allocate 2.0 GiB"
+
+    async def before(pilot: Pilot[Any]) -> None:
+        await settled(pilot, link)
+        ended = scenes.summary(4, state="failed", ended=scenes.NOW, cause=cause)
+        link.push(RunChanged(ended))
+        await sees(pilot, "Run 4 failed after 31:11", "rank 3 ran out")
+        await settled(pilot, link)
+
+    assert snap_compare(app, terminal_size=(80, 24), run_before=before)
 
 
 @pytest.mark.parametrize("theme", THEMES)
