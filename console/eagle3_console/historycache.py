@@ -113,6 +113,12 @@ class HistoryCache:
         text = found.get("text") if found is not None else None
         return text.encode("utf-8", "replace") if isinstance(text, str) else b""
 
+    def cause_line(self, run: str) -> int | None:
+        """Where the cause stands in what is kept of the log, from 0; None where it does not."""
+        found = self._read(f"{run}.output.json")
+        line = found.get("cause") if found is not None else None
+        return line if isinstance(line, int) and line >= 0 else None
+
     def _read(self, name: str) -> dict[str, Any] | None:
         if not _PLAIN.fullmatch(name):
             return None
@@ -159,10 +165,15 @@ class HistoryCache:
             self._forget(run)
         self._put(f"{run}.detail.json", {"seen": seen, "detail": mask(to_json(detail))})
 
-    def keep_stream(self, run: str, stream: str, text: str, seen: float) -> None:
-        """``text`` is masked already where it is JSON; a log's is masked here."""
+    def keep_stream(
+        self, run: str, stream: str, text: str, seen: float, cause: int | None = None
+    ) -> None:
+        """``text`` is masked already where it is JSON; a log's is masked here.
+
+        ``cause`` is the line of this text, from 0, where the run's cause begins.
+        """
         masked = _masked_log(text) if stream == "output" else text
-        self._put(f"{run}.{stream}.json", {"seen": seen, "text": masked})
+        self._put(f"{run}.{stream}.json", {"seen": seen, "text": masked, "cause": cause})
 
     def _put(self, name: str, value: dict[str, Any]) -> None:
         self._write(name, json.dumps({"version": VERSION, "target": self.target, **value}) + "\n")

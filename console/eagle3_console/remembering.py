@@ -7,6 +7,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import replace
 
 from eagle3_agent.protocol import Message, decode_event
 from eagle3_agent.protocol.events import Load, Progress, Throughput, Wrote
@@ -101,7 +102,11 @@ class Remembering:
         if self._offline and isinstance(message, GetRun):
             found = await asyncio.to_thread(self._cache.run, message.run)
             if found is not None:
-                return Detail(0, found.detail)
+                detail = found.detail
+                if detail.cause is not None:  # its line is one of the whole log
+                    line = await asyncio.to_thread(self._cache.cause_line, message.run)
+                    detail = replace(detail, cause=replace(detail.cause, line=line))
+                return Detail(0, detail)
             raise connect_error(
                 f"Run {message.run} was not opened here while there was a link",
                 "Of such a run only its line of the history is kept.",
@@ -173,9 +178,9 @@ class Remembering:
         self._spawn(lambda: self._cache.keep_runs(runs, self._written))
 
     def _keep_stream(self, run: str, stream: StreamName, seen: _Seen) -> None:
-        text = seen.text()
+        text, cause = seen.log() if stream == "output" else (seen.text(), None)
         if text:
-            self._cache.keep_stream(run, stream, text, self._now())
+            self._cache.keep_stream(run, stream, text, self._now(), cause)
 
     def _spawn(self, work: Callable[[], None]) -> None:
         task = asyncio.create_task(self._write(work))
@@ -228,17 +233,19 @@ class _Seen:
         self._line += data.count(b"\n")
 
     def text(self) -> str:
-        if self._stream == "output":
-            return self._log()
         lines = bytes(self._end).split(b"\n")
         return "\n".join(_events(lines) if self._stream == "events" else _samples(lines)) + "\n"
 
-    def _log(self) -> str:
+    def log(self) -> tuple[str, int | None]:
+        """What is kept of a log, and the line of it where the cause begins, from 0."""
         end = bytes(self._end[-LOG_END:]).decode("utf-8", "replace")
         around = bytes(self._around).decode("utf-8", "replace")
-        if not around or around in end:
-            return end
-        return f"{around}\n(lines between these and the end are not kept here)\n{end}"
+        if self._cause is None or not around:
+            return end, None
+        into = min(self._cause, _CAUSE_LINES[0])
+        if around in end:
+            return end, end[: end.index(around)].count("\n") + into
+        return f"{around}\n(lines between these and the end are not kept here)\n{end}", into
 
 
 def _events(lines: list[bytes]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from eagle3_agent.protocol.values import EngineSection, Profile
 from eagle3_agent.server import script_state
 from support.cli import PROFILE
+from support.daemon import Home
 
 
 def profile(script: Path) -> Profile:
@@ -101,3 +103,13 @@ async def test_nothing_of_the_repository_is_run(script: Path, tmp_path: Path) ->
     assert told["git_dirty"] == 1
     assert not ran.exists()
     assert not os.path.exists(script.parent / ".git" / "index.lock")
+
+
+def test_a_start_records_it_with_the_run(home: Home, script: Path) -> None:
+    engine = EngineSection("script", str(script))
+    wire = home.attach()
+    run = wire.start(replace(home.profile(), engine=engine))
+    wire.ended(run, "completed")
+    recorded = json.loads((home.run(run).path / "run.json").read_bytes())["environment"]
+    assert recorded["git_commit"] == git(script.parent, "rev-parse", "HEAD")
+    assert recorded["git_dirty"] == 0
