@@ -107,7 +107,7 @@ def test_what_cannot_be_ended_is_told() -> None:
 
 def test_processes_that_cannot_be_read_are_told() -> None:
     assert verdict(hidden=12).saw == (
-        "no process of an earlier run is left (12 of other users' processes cannot be looked into)"
+        "no process of an earlier run is left (12 processes of other users cannot be looked into)"
     )
 
 

@@ -6,7 +6,7 @@ import os
 
 from eagle3_agent.preflight.actions import offers
 from eagle3_agent.preflight.check import Check, Facts
-from eagle3_agent.preflight.text import listed, number, plural, show, when
+from eagle3_agent.preflight.text import listed, plural, show, when
 from eagle3_agent.protocol.values import Action, Profile, Verdict
 
 from .process_facts import PROBE, ProcessFacts, Seen
@@ -111,7 +111,8 @@ def hidden(seen: ProcessFacts) -> str:
     if seen.only_own:
         return "; other users' processes cannot be seen here (/proc is mounted with hidepid)"
     count = seen.hidden
-    return f" ({number(count)} of other users' processes cannot be looked into)" if count else ""
+    who = plural(count, "process of another user", "processes of other users")
+    return f" ({who} cannot be looked into)" if count else ""
 
 
 def name_of(process: Seen) -> str:
