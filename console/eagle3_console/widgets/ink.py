@@ -129,18 +129,28 @@ def columns(points: Sequence[Point], now: float, width: int, span: float) -> lis
     if width <= 0:
         return []
     step = span / width
-    last = int(now // step)
-    sums = [0.0] * width
-    counts = [0] * width
+    first = int(now // step) - width + 1
+    means: list[float | None] = [None] * width
+    # half an hour of every GPU, each second: one comparison a point, a division a column
+    column, low, total, count = width, (first + width) * step, 0.0, 0
     for point in reversed(points):
-        column = int(point.t // step) - last + width - 1
-        if column < 0:
-            break  # the older ones lie further left
-        if point.value is not None and column < width:
-            sums[column] += min(max(point.value, 0.0), 100.0)
-            counts[column] += 1
-    means = [total / n if n else None for total, n in zip(sums, counts)]
+        if point.t < low:
+            _close(means, column, total, count)
+            column, total, count = int(point.t // step) - first, 0.0, 0
+            low = min(point.t, (first + column) * step)
+            if column < 0:
+                break  # the older ones lie further left
+        if point.value is not None:
+            total += point.value
+            count += 1
+    _close(means, column, total, count)
     return _filled(means, round(_PAUSE / step))
+
+
+def _close(means: list[float | None], column: int, total: float, count: int) -> None:
+    """What came after the last column is not shown, nor what came before the first."""
+    if count and 0 <= column < len(means):
+        means[column] = min(max(total / count, 0.0), 100.0)
 
 
 def _filled(means: list[float | None], most: int) -> list[float | None]:
