@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import stat
 import sys
 import time
@@ -19,7 +20,15 @@ import pytest
 from eagle3_agent import archive, paths, processes
 from eagle3_agent.preflight.actions import offers
 from eagle3_agent.preflight.actions.offers import FileInfo, Target
-from eagle3_agent.protocol.messages import Abort, Act, Acted, Done, StopAgent
+from eagle3_agent.protocol.messages import (
+    Abort,
+    Act,
+    Acted,
+    AgentStatus,
+    Done,
+    Status,
+    StopAgent,
+)
 from eagle3_agent.protocol.values import Action
 from eagle3_agent.server import acting
 from eagle3_agent.server.agent import Agent
@@ -124,6 +133,29 @@ def test_an_action_goes_on_when_its_client_leaves(home: Home, start: Start, tmp_
     ended = eventually(lambda: record(home)[1:])[0]
     assert ended["what"] == "done"
     assert f"SIGKILL sent to pid {pid}" in ended["lines"]
+
+
+def test_an_action_goes_on_when_its_agent_is_killed_and_the_next_one_says_so(
+    home: Home, start: Start, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    pid = leave(home, start, [*STUBBORN, str(ready)])
+    until(ready.exists)
+    wire = home.attach()
+    agent = wire.expect(Status, AgentStatus(0)).pid
+    wire.send(act(home, ending(pid)))
+    # the process that acts has begun: from here on it needs no agent
+    eventually(lambda: any(p.pid != agent for p in processes.descendants(agent)))
+    os.kill(agent, signal.SIGKILL)
+    eventually(lambda: gone(pid), offers.PATIENCE + 20)
+    assert [entry["what"] for entry in record(home)] == ["asked"]
+    home.attach().refused(act(home, Action("x", "terminate", "t", ())))
+    told = [(entry["what"], entry["action"]["id"]) for entry in record(home)]
+    assert told[:3] == [
+        ("asked", f"terminate-{pid}"),
+        ("unheard", f"terminate-{pid}"),
+        ("asked", "x"),
+    ]
 
 
 def test_an_agent_that_is_told_to_leave_finishes_its_action(

@@ -10,8 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from eagle3_agent import ending
-
 #: A probe's answer is larger than this only when something is wrong.
 OUTPUT_LIMIT = 8 * 1024 * 1024
 _STDERR_KEPT = 64 * 1024
@@ -96,8 +94,10 @@ def _watch(process: subprocess.Popen[bytes], deadline: float, group: bool, limit
             elif left <= 0:
                 cut = "time"
         if cut and group:
-            # a session of its own, which the group's end would not reach
-            ending.kill_tree(process.pid)
+            # not at the top: every probe would pay for it, and this is rare
+            from eagle3_agent import ending
+
+            ending.kill_tree(process.pid)  # also a session, which the group's end does not reach
         _kill(process, group)
     status = None if cut else process.returncode
     return Answer(status, bytes(out[:limit]), bytes(err), cut)

@@ -11,12 +11,12 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eagle3_agent import archive, journal, paths, processes
 from eagle3_agent.preflight.actions.perform import Request, Result
-from eagle3_agent.protocol import ProtocolError, dumps, from_json
+from eagle3_agent.protocol import MAX_LINE, ProtocolError, dumps, from_json
 from eagle3_agent.protocol.messages import Act, Acted
 from eagle3_agent.protocol.values import Action, Problem
 
@@ -39,7 +39,7 @@ class Entry:
     t: float
     """Epoch seconds."""
     what: str
-    """``asked``, ``done``, ``refused`` or ``failed``."""
+    """``asked``, then ``done``, ``refused``, ``failed`` or (the agent was gone) ``unheard``."""
     who: str
     check: str
     profile: str
@@ -66,6 +66,7 @@ async def _in_turn(
     who = f"{processes.user(os.getpid())}, {processes.printable(who.encode()[:80]) or 'a client'}"
     async with turn:
         try:
+            _note_unheard(agent)
             _write(agent, "asked", who, asked, ())  # before: what is not written is not done
         except OSError as error:
             raise _not_written(error) from None
@@ -147,6 +148,30 @@ def _note(agent: Agent, what: str, who: str, asked: Act, lines: tuple[str, ...])
         agent.log(f"{record_path()}: {error}")
         return (f"that could not be written down in {record_path()}: {error.strerror or error}",)
     return ()
+
+
+def _note_unheard(agent: Agent) -> None:
+    """An action whose agent was killed meanwhile went on without it: say so; raises OSError."""
+    last = _last()
+    if last is None or last.what != "asked":
+        return
+    lines = ("the agent that took it ended before it heard how it went",)
+    entry = replace(last, t=time.time(), what="unheard", lines=lines)
+    journal.append_bytes(record_path(), dumps(entry).encode("ascii") + b"\n")
+    agent.log(
+        f"action unheard: {processes.printable(last.action.title.encode('utf-8', 'replace'))}"
+    )
+
+
+def _last() -> Entry | None:
+    """The newest entry of the record, if it can be read."""
+    try:
+        with open(record_path(), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * MAX_LINE))
+            lines = file.read().splitlines()
+        return from_json(Entry, json.loads(lines[-1])) if lines else None
+    except (OSError, ValueError, RecursionError, ProtocolError):
+        return None
 
 
 def _write(agent: Agent, what: str, who: str, asked: Act, lines: tuple[str, ...]) -> None:
