@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from eagle3_agent.protocol.messages import Message, Resume, RunChanged, Start, Started
 from eagle3_agent.protocol.values import HostSection, Problem, Samples
@@ -24,6 +27,10 @@ from support.tui import Clock, make_app, misses, rows, sees, shown, until
 KIMI = Path(__file__).parents[2] / "profiles" / "kimi-k2.5.toml"
 SIZES = [(80, 24), (120, 40), (200, 60)]
 WIDE = (120, 40)
+Compare = Callable[..., bool]
+#: A field with a value that cannot be, of a profile that differs from the loaded one.
+FIELD = ("r", "j", "j", "j", "enter", "x")
+PICTURES = {"again": FIELD, "start": ("s",), "resume": ("R",)}
 
 
 @pytest.fixture
@@ -352,3 +359,23 @@ async def test_read_only_edits_and_says_why_it_does_not_start(mine: Path) -> Non
         await pilot.press("s")
         await sees(pilot, "--read-only")
     assert link.asked_for(Start) == []
+
+
+@pytest.mark.parametrize("theme", ["eagle-dark", "eagle-light"])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", PICTURES)
+def test_picture(name: str, size: tuple[int, int], theme: str, snap_compare: Compare) -> None:
+    link = scenes.failed()
+    other = replace(scenes.PROFILE.data, max_samples=10, too_long="skip")
+    app = make_app(link, profile=replace(scenes.PROFILE, name="night", data=other))
+    app.theme = theme
+
+    async def before(pilot: Pilot[Any]) -> None:
+        await sees(pilot, "RUN 3")
+        await until(pilot, lambda: app.state.detail is not None and bool(app.state.tail))
+        for key in PICTURES[name]:
+            await pilot.press(key)
+        await until(pilot, lambda: not isinstance(app.screen, DashboardScreen))
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=before)

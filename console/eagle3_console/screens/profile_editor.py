@@ -246,13 +246,17 @@ class ProfileEditor(ConsoleScreen):
         if row is not None and row.value is not None:
             self._take(profile_edit.put(self.draft, row.key, None))
 
-    def on_key(self, event: events.Key) -> None:
-        """What was typed while a field opened belongs into it: no letter of it is a command."""
+    async def on_key(self, event: events.Key) -> None:
+        """What is typed while a field opens belongs into it: no letter of it is a command."""
         fields = self.query(Field)
         if fields and event.is_printable and event.character:
             fields.first().query_one(Input).insert_text_at_cursor(event.character)
-            event.stop()
-            event.prevent_default()
+        elif event.key == "enter" and self.focused is None:
+            await self.action_edit()  # here, so that the next key finds the field open
+        else:
+            return
+        event.stop()
+        event.prevent_default()
 
     # ------------------------------------------------------------------ filter and leaving
 
@@ -394,11 +398,12 @@ def _searched(row: Row) -> str:
 class Filter(Input):
     """Enter goes back to the list at once: the next key is the list's already."""
 
-    async def action_submit(self) -> None:
-        self.screen.set_focus(None)
-
     def _on_key(self, event: events.Key) -> None:  # type: ignore[override]
-        if not self.has_focus:  # it was typed for the list, on a screen that lags
+        if self.screen.focused is not self:
+            event.prevent_default()  # it was typed for the list, on a screen that lags
+        elif event.key == "enter":
+            self.screen.set_focus(None)
+            event.stop()
             event.prevent_default()
 
 
