@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from eagle3_agent.protocol.messages import Message, Resume, RunChanged, Start, Started
+from eagle3_agent.protocol.messages import (
+    Checked,
+    Message,
+    Resume,
+    RunChanged,
+    RunPreflight,
+    Start,
+    Started,
+)
 from eagle3_agent.protocol.values import HostSection, Problem, Samples
 from eagle3_console import profile as profiles
 from eagle3_console.app import ConsoleApp
@@ -92,6 +100,20 @@ async def test_a_start_shows_what_it_runs_and_no_is_the_default(size: tuple[int,
         await pilot.press("s", "y")
         await sees(pilot, "RUN 9")
     assert len(link.asked_for(Start)) == 1
+
+
+async def test_what_a_preflight_foretold_stands_beside_the_question() -> None:
+    link = scenes.idle()
+    report = scenes.ready_report()
+    link.answer(RunPreflight, lambda _: Checked(0, report))
+    app = make_app(link)
+    async with app.run_test(size=WIDE) as pilot:
+        await sees(pilot, "No run")
+        await pilot.press("p")
+        await sees(pilot, "READY")
+        await pilot.press("escape", "s")
+        disk = next(v for v in report.verdicts if v.check == "disk")
+        await sees(pilot, "disk   ", disk.saw[:30], "the start checks again")
 
 
 async def test_hostile_values_of_a_profile_cannot_move_the_cursor() -> None:

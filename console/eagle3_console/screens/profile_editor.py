@@ -37,7 +37,7 @@ class ProfileEditor(ConsoleScreen):
 
     AUTO_FOCUS = ""
     KEYS: ClassVar[tuple[str, ...]] = (
-        "edit", "undo", "leave_out", "filter", "save", "use", "start_it", "back", "help",
+        "edit", "undo", "leave_out", "filter", "save", "use", "start_it", "cancel", "back", "help",
     )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "edit", "edit", tooltip="change the value; a choice goes on to the next"),
@@ -184,6 +184,10 @@ class ProfileEditor(ConsoleScreen):
 
     # ------------------------------------------------------------------ changing
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """With a field open only the field's keys work, and the row of keys shows them."""
+        return action == "back" or action not in self.KEYS or not self.query(Field)
+
     async def action_edit(self) -> None:
         """Open the field; what is typed from now on belongs to it, however slow the screen is."""
         row = self.row()
@@ -200,6 +204,7 @@ class ProfileEditor(ConsoleScreen):
                     await self.mount(field, after=widget)
                     widget.display = False
                     self.set_focus(field.query_one(Input))
+                    self.refresh_bindings()
                     break
 
     def _judge(self, row: Row, words: str) -> tuple[list[Fault], tuple[Finding, ...]]:
@@ -223,6 +228,7 @@ class ProfileEditor(ConsoleScreen):
                 return  # the field says what is wrong
         await self.query(Field).remove()
         self.set_focus(None)
+        self.refresh_bindings()
         if words is None or faults:
             self.show(self.state)
         else:
@@ -330,9 +336,6 @@ class ProfileEditor(ConsoleScreen):
 
     def action_save(self) -> None:
         draft = self.draft
-        if self.query(Field):
-            self.notify("A field is open: ⏎ takes what it says, esc leaves it.")
-            return
         if not draft.on_disk or profile_save.is_shipped(draft.path):
             why = "It came with the console" if draft.on_disk else "It has no file yet"
             ask = NameScreen(f"{why}: save it as your own, under the name", draft.name)
