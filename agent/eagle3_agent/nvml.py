@@ -282,7 +282,7 @@ def _words(lib: Any, error: Any) -> str:
     """An NVML error for a person."""
     known = {
         lib.NVML_ERROR_LIBRARY_NOT_FOUND: "no NVIDIA driver on this host "
-        "(libnvidia-ml.so.1 is not there)",
+        "(libnvidia-ml.so.1 is not there, or does not load)",
         lib.NVML_ERROR_DRIVER_NOT_LOADED: "no NVIDIA driver on this host is loaded "
         "(its library is there, its kernel module is not)",
         lib.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "driver/library version mismatch: "

@@ -443,3 +443,31 @@ def test_a_gpu_is_believed_within_reason() -> None:
     seen = believable(gpu, odd)
     assert seen == replace(gpu, memory_used=None, utilization=None, temperature=None, power=None)
     assert len(odd) == 4
+
+
+def test_a_library_that_is_none_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_bytes(b"no library" * 100)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    found = reading.look()
+    assert found.problem.endswith("(libnvidia-ml.so.1 is not there, or does not load)")
+
+
+def test_a_call_that_crashes_names_it_and_costs_its_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that kills its process at GPU 1's name, whoever asks."""
+    text = nvml_double.SOURCE.read_text()
+    head = "int nvmlDeviceGetName(Device device, char *out, unsigned size)\n{"
+    assert head in text
+    crashing = f"{head}\n    if (device->index == 1) __builtin_trap();"
+    source = tmp_path / "double.c"
+    source.write_text(text.replace(head, crashing))
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-o", library, source], check=True)
+    for name, value in nvml_double.environment(library, gpus=3).items():
+        monkeypatch.setenv(name, value)
+    found = reading.look()
+    assert found.gpus[1].error.startswith("the process that asks NVML ended (nvmlDeviceGetName,")
+    assert [found.gpus[index].error for index in (0, 2)] == ["", ""]
