@@ -99,11 +99,20 @@ def attempt(run: str, report: Report | None, forced: tuple[str, ...] = ()) -> Ru
     return detail(summary("failed", run=run), preflight=report, forced=forced)
 
 
-def preflight_lines(before: RunDetail, after: RunDetail) -> list[str]:
-    told = [text for text, _ in render_diff.lines(diff(before, after))]
-    first = next(i for i, text in enumerate(told) if text.startswith("  preflight"))
-    last = next(i for i, text in enumerate(told) if text.startswith("  outcome"))
+def preflight_lines(before: RunDetail, after: RunDetail, *, unfolded: bool = False) -> list[str]:
+    """The rows of section preflight; the whole diff where it has none."""
+    told = [text for text, _ in render_diff.lines(diff(before, after), unfolded=unfolded)]
+    named = [i for i, text in enumerate(told) if text[2:15].strip()]
+    first = next((i for i in named if text_of(told[i]) == "preflight"), None)
+    if first is None:
+        return told
+    last = next((i for i in named if i > first), len(told))
     return [text[15:] for text in told[first:last]]
+
+
+def text_of(line: str) -> str:
+    """The section that a row begins."""
+    return line[2:15].strip()
 
 
 def test_a_diff_tells_per_check_what_its_verdict_was_and_is() -> None:
@@ -112,15 +121,17 @@ def test_a_diff_tells_per_check_what_its_verdict_was_and_is() -> None:
         thirty.CLEAN if v.check == "gpu-clean" else colder if v.check == "throttle" else v
         for v in thirty.VERDICTS
     )
-    said = preflight_lines(
-        attempt("1", MANY, ("gpu-clean",)), attempt("2", Report(after, 1.0, NOW))
-    )
+    both = attempt("1", MANY, ("gpu-clean",)), attempt("2", Report(after, 1.0, NOW))
+    said = preflight_lines(*both)
     assert said[0] == "~ gpu-clean   forced → pass"
     assert said[1].startswith("    was  8 of 8 GPUs hold 71.2 GiB")
     assert said[2] == "    now  8 GPUs, each with 79.3 GiB or more free"
+    assert said[3:] == ["1 check says the same of other facts"]
+    said = preflight_lines(*both, unfolded=True)
     assert said[3] == "~ throttle   the same verdict of other facts"
     assert said[5] == "    now  GPU 3: SW thermal slowdown now, 85 °C"
-    assert said[6:] == ["28 checks say the same"]
+    assert len(said[6:]) == 28
+    assert all(line.startswith("= ") for line in said[6:])
 
 
 def test_a_diff_with_a_check_that_only_one_of_them_made() -> None:
@@ -133,5 +144,7 @@ def test_a_diff_with_a_check_that_only_one_of_them_made() -> None:
 
 def test_a_diff_of_two_that_say_the_same_is_one_line() -> None:
     again = replace(MANY, seconds=9.0, at=2000.0)
-    assert preflight_lines(attempt("1", MANY), attempt("2", again)) == ["same (30 checks)"]
-    assert preflight_lines(attempt("1", None), attempt("2", None)) == ["nothing to compare"]
+    said = preflight_lines(attempt("1", MANY), attempt("2", again))
+    assert len(said) == 3
+    assert "30 checks" in said[2]
+    assert "check" not in "".join(preflight_lines(attempt("1", None), attempt("2", None)))
