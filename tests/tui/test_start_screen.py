@@ -25,7 +25,8 @@ from eagle3_console.app import ConsoleApp
 from eagle3_console.errors import ConsoleError
 from eagle3_console.screens.confirm import ConfirmScreen
 from eagle3_console.screens.dashboard import DashboardScreen
-from eagle3_console.screens.profile_editor import NameScreen, ProfileEditor
+from eagle3_console.screens.naming import NameScreen
+from eagle3_console.screens.profile_editor import ProfileEditor
 from eagle3_console.screens.profiles import ProfileScreen
 from eagle3_console.screens.start import StartScreen
 from support import scenes

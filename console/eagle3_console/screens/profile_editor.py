@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from eagle3_console import profile_edit, profile_save
@@ -22,11 +21,11 @@ from eagle3_console.profile import Finding
 from eagle3_console.profile_edit import Draft, Row
 from eagle3_console.profile_settings import Fault
 from eagle3_console.store import State
-from eagle3_console.widgets import ink
-from eagle3_console.widgets.settings import Doc, EditHead, Field, SettingRow, masked
+from eagle3_console.widgets.settings import Doc, EditHead, Field, Filter, SettingRow, masked
 
 from .base import ConsoleScreen
 from .confirm import ConfirmScreen
+from .naming import NameScreen
 
 #: Rows of a screen from which the foot is higher.
 _TALL = 30
@@ -396,61 +395,3 @@ def _searched(row: Row) -> str:
     doc = row.setting.doc if row.setting is not None else ""
     wrong = " ".join(f.what for f in row.findings)
     return f"{row.key} {masked(row, row.value)} {doc} {wrong}".lower()
-
-
-class Filter(Input):
-    """Enter goes back to the list at once: the next key is the list's already."""
-
-    def _on_key(self, event: events.Key) -> None:  # type: ignore[override]
-        if self.screen.focused is not self:
-            event.prevent_default()  # it was typed for the list, on a screen that lags
-        elif event.key == "enter":
-            self.screen.set_focus(None)
-            event.stop()
-            event.prevent_default()
-
-
-class NameScreen(ModalScreen[str]):
-    """Asks for a new profile's name; says at once what a name cannot be."""
-
-    DEFAULT_CSS = """
-    NameScreen { align: center middle; background: $background 60%; }
-    NameScreen > Vertical { width: 76; max-width: 96%; height: auto;
-        border: round $accent; background: $surface; padding: 1 2; }
-    NameScreen Input { height: 1; background: $panel; margin: 1 0; padding: 0 1; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "do not save")]
-
-    def __init__(self, question: str, name: str) -> None:
-        super().__init__()
-        self.question = question
-        self.proposed = name
-
-    def compose(self) -> ComposeResult:
-        with Vertical():
-            yield Static(Content.styled(clean(self.question), ink.STRONG))
-            yield Input(self.proposed, compact=True)
-            yield Static(id="told")
-
-    def on_mount(self) -> None:
-        self.query_one(Input).focus()
-
-    def on_input_changed(self, event: Input.Changed) -> None:
-        told = self.query_one("#told", Static)
-        try:
-            path = profile_save.own_path(event.value)
-        except ConsoleError as error:
-            words = clean(f"{error.problem.happened} {error.problem.todo}")
-            told.update(Content.styled(f"✗ {words}", ink.BAD))
-        else:
-            told.update(Content.styled(f"⏎ writes {clean(str(path))}", ink.DIM))
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        try:
-            profile_save.own_path(event.value)
-        except ConsoleError:
-            return  # it is said below the field
-        self.dismiss(event.value)
-
-    def action_leave(self) -> None:
-        self.dismiss(None)

@@ -271,3 +271,15 @@ def takes(row: Row) -> str:
         "text": "text",
     }[setting.kind]
     return words + (", or all" if setting.takes_all else "")
+
+
+class Filter(Input):
+    """Enter goes back to the list at once: the next key is the list's already."""
+
+    def _on_key(self, event: events.Key) -> None:  # type: ignore[override]
+        if self.screen.focused is not self:
+            event.prevent_default()  # it was typed for the list, on a screen that lags
+        elif event.key == "enter":
+            self.screen.set_focus(None)
+            event.stop()
+            event.prevent_default()
