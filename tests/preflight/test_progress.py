@@ -33,7 +33,7 @@ def test_a_line_for_each_probe_that_answered_and_the_outcome_last() -> None:
 
 
 def test_a_probe_that_hangs_is_the_one_that_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import sys, time; print('{}'); time.sleep(30 * (sys.argv[2] == 'slow'))"
+    code = "import sys, time; print('{}'); time.sleep(30 * (sys.argv[3] == 'slow'))"
     monkeypatch.setattr(runner, "_CHILD", code)
     probes = [Probe(n, Progress, lambda a: Progress(0, 0), 2.0) for n in ("slow", "quick")]
     said: list[Progress] = []
