@@ -172,8 +172,9 @@ async def test_markup_in_names_stands_as_it_is_in_toasts_and_questions() -> None
         await pilot.press("a")
         await sees(pilot, f"{name}, attempt 4")
         await pilot.press("n")
-        link.push(RunChanged(replace(link.runs[0], state="failed", ended=scenes.NOW)))
-        await sees(pilot, f"{name}: no exception was recorded")
+        failed = replace(link.runs[0], state="failed", ended=scenes.NOW, cause=f"{name} is out")
+        link.push(RunChanged(failed))
+        await sees(pilot, f"{name} is out; e shows more")
         await pilot.press("h", "enter")
         await sees(pilot, f"RUN 4  {name}")
 
@@ -190,7 +191,7 @@ async def test_a_traceback_of_three_thousand_lines_is_read_to_its_end_and_news_s
     async with app.run_test(size=WIDE) as pilot:
         await sees(pilot, "RUN 4", "RuntimeError: deep")
         await pilot.press("e")
-        await sees(pilot, "Traceback, whole", "call_3()")
+        await sees(pilot, "Traceback of the run's own process, whole", "call_3()")
         screen = app.screen
         assert isinstance(screen, ErrorsScreen)
         began = time.perf_counter()
