@@ -167,7 +167,7 @@ def test_wrong_products_are_found(tmp_path: Path) -> None:
 import sys, torch
 from pathlib import Path
 from eagle3_agent.worker.exercise import compute
-from eagle3_agent.worker.exercise.command import Report
+from eagle3_agent.worker.exercise.report import Report
 real = torch.mm
 def broken(a, b, out):
     real(a, b, out=out)

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from . import device
-from .command import Asked, Report
+from .report import Asked, Report
 
 #: Bytes: one that latency bounds, one that the links bound.
 _SIZES = (1 << 20, 256 << 20)

@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from . import device
-from .command import Asked, Report
+from .report import Asked, Report
 
 _PERIOD = 64
 

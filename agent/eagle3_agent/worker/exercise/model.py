@@ -15,7 +15,7 @@ from typing import Any
 from eagle3_agent.protocol import from_json
 from eagle3_agent.protocol.values import Profile
 
-from .command import Asked, Report
+from .report import Asked, Report
 
 LAYERS = 4
 VOCAB = 1024

@@ -10,7 +10,7 @@ import statistics
 from typing import Any
 
 from . import device
-from .command import Asked, Report
+from .report import Asked, Report
 
 _BYTES = 256 << 20
 _ROUNDS = 5
