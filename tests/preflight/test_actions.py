@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,9 @@ def test_without_pidfds_the_same_holds(
     assert gone(meek)
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), os.getppid(), 1])
-def test_the_agent_what_it_runs_under_and_pid_1_are_not_ended(pid: int) -> None:
+@pytest.mark.parametrize("pid_of", [os.getpid, os.getppid, lambda: 1], ids=["own", "parent", "1"])
+def test_the_agent_what_it_runs_under_and_pid_1_are_not_ended(pid_of: Callable[[], int]) -> None:
+    pid = pid_of()
     assert guard.spared([pid])
     with pytest.raises(NotTaken):
         signals.end([ref(pid)])
