@@ -16,7 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from eagle3_console import profile_edit, scrub
-from eagle3_console.hosttext import clean, crop, fit
+from eagle3_console.hosttext import clean, crop, crop_left, fit
 from eagle3_console.profile import Finding
 from eagle3_console.profile_edit import Draft, Row
 from eagle3_console.profile_settings import Fault
@@ -206,15 +206,16 @@ class EditHead(Panel):
         style = ink.BAD if wrong else ink.LOOK if changed else ink.DIM
         title = ink.row((f"EDIT  {clean(draft.name)}", ink.STRONG))
         where = clean(str(draft.path)) if draft.on_disk else "no file yet"
-        if draft.run:
-            where = f"{where}, as run {clean(draft.run)} had it"
+        more = f", as run {clean(draft.run)} had it" if draft.run else ""
         if not draft.on_disk:
             name = clean(draft.against_name)
-            where += f"; compared with the loaded {name}" if name else "; no profile is loaded"
+            more += f"; compared with the loaded {name}" if name else "; no profile is loaded"
             said = said.replace("as in the file", f"the same as {name}" if name else "")
         return [
             ink.ends(title, Content.styled(said, style), width),
-            Content.styled(crop(where, width), ink.DIM),
+            Content.styled(
+                crop(crop_left(where, max(12, width - len(more))) + more, width), ink.DIM
+            ),
         ]
 
 

@@ -5,6 +5,7 @@ Needs numpy in the children alone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -77,8 +78,11 @@ class Bench:
 
 def children() -> list[int]:
     """Processes that this one started and that are not over."""
-    found = Path("/proc/self/task").glob("*/children")
-    return sorted({int(pid) for path in found for pid in path.read_text().split()})
+    found: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has just ended
+            found |= {int(pid) for pid in path.read_text().split()}
+    return sorted(found)
 
 
 def failure(call: Callable[[], None]) -> str:
