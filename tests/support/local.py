@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ class Local:
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
+            "preexec_fn": _heed_interrupts,
         }
         return subprocess.Popen(
             [sys.executable, "-m", "eagle3_console.cli", *argv],
@@ -76,3 +78,8 @@ def job(python: Path, model: Path, data: Path, output: Path) -> dict[str, str]:
         "output__dir": json.dumps(str(output)),
         "engine__name": '"transformers"',
     }
+
+
+def _heed_interrupts() -> None:
+    """In the child: tests that a shell began in its background inherit that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
