@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +24,7 @@ from eagle3_agent.protocol.values import RunDetail, RunSummary
 
 from . import home, scrub
 from .linkstate import Kept
+from .replacing import replace
 
 VERSION = 1
 #: Bytes for one host; the oldest files of runs go first.
@@ -185,14 +185,7 @@ class HistoryCache:
             self.folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.folder.mkdir(exist_ok=True, mode=0o700)
             self.folder.chmod(0o700)
-            descriptor, path = tempfile.mkstemp(dir=self.folder, prefix=".new-")  # 0600
-            try:
-                with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-                    file.write(text)
-                os.replace(path, self.folder / name)
-            except BaseException:
-                os.unlink(path)
-                raise
+            replace(self.folder / name, text.encode("utf-8", "replace"))
             self._bound()
 
     def _bound(self) -> None:

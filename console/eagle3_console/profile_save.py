@@ -5,10 +5,8 @@ What is in it is ``profile.py``'s and ``profile_edit``'s.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import tempfile
 from pathlib import Path
 
 from . import home, profile_edit
@@ -16,6 +14,7 @@ from . import profile as profiles
 from .errors import ConsoleError, error
 from .profile_edit import Draft
 from .profile_files import file_error
+from .replacing import replace
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 
@@ -84,7 +83,7 @@ def save(draft: Draft) -> Draft:
     target = draft.path.resolve()
     try:
         mode = target.stat().st_mode & 0o7777
-        _replace(target, after, mode)
+        replace(target, after.encode(), mode=mode, durable=True)
     except OSError as problem:
         raise file_error(draft.path, problem.strerror or str(problem), "written") from None
     return profile_edit.of_text(draft.path, after)
@@ -105,21 +104,6 @@ def save_new(draft: Draft, path: Path) -> Draft:
         path.unlink(missing_ok=True)
         raise file_error(path, problem.strerror or str(problem), "written") from None
     return profile_edit.of_text(path, after)
-
-
-def _replace(target: Path, text: str, mode: int) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with open(handle, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
-        os.replace(name, target)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def listed() -> list[tuple[str, Path, Draft | ConsoleError]]:

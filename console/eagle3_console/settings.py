@@ -6,11 +6,10 @@ One small JSON file among the user's own; a file that cannot be read counts as n
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from . import home
+from .replacing import replace
 
 #: More than this (bytes) was not written by the console.
 _MOST = 64 * 1024
@@ -45,14 +44,6 @@ def _read() -> dict[str, object]:
 
 
 def _write(values: dict[str, object]) -> None:
-    """All of it or nothing: two consoles may write at once.  Raises OSError."""
-    folder = path().parent
-    folder.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(dir=folder, prefix=".console-", suffix=".json")
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump(values, file, indent=1)
-        os.replace(name, path())
-    except BaseException:
-        os.unlink(name)
-        raise
+    """Raises OSError."""
+    path().parent.mkdir(parents=True, exist_ok=True)
+    replace(path(), json.dumps(values, indent=1).encode())
