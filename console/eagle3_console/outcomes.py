@@ -12,6 +12,9 @@ from eagle3_agent.protocol.values import RunState
 
 Tone = Literal["now", "good", "look", "bad", "dim"]
 
+Line = tuple[str, str]
+"""Text and the name of its colour, which may be empty."""
+
 #: An aborted run did what it was told: worth a look, and no failure.
 MARKS: dict[RunState, tuple[str, Tone]] = {
     "queued": ("·", "dim"),

@@ -31,11 +31,8 @@ from eagle3_agent.protocol.values import (
 
 from . import bounds, eta, formats, render_cause, render_preflight, scrub
 from .hosttext import clean, crop, crop_left, fit
-from .outcomes import MARKS, WRONG, Tone
+from .outcomes import MARKS, WRONG, Line, Tone
 from .verdicts import already_known
-
-Line = tuple[str, str]
-"""Text and the name of its colour, which may be empty."""
 
 #: The terminal's colour of a mark; what goes on or waits stands without one.
 _TONES: dict[Tone, str] = {"good": "green", "look": "amber", "bad": "red", "now": "", "dim": ""}

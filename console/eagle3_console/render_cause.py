@@ -5,9 +5,7 @@ from __future__ import annotations
 from eagle3_agent.protocol.values import Cause
 
 from .hosttext import crop_left
-
-Line = tuple[str, str]
-"""Text and the name of its colour, which may be empty."""
+from .outcomes import Line
 
 
 def lines(value: Cause) -> list[Line]:

@@ -16,10 +16,8 @@ from eagle3_agent.protocol.values import Report, Status, Verdict
 from . import formats
 from .checks import Deed
 from .hosttext import crop
+from .outcomes import Line
 from .verdicts import ORDER, Offer, folded_words, having, offers
-
-Line = tuple[str, str]
-"""Text and the name of its colour, which may be empty."""
 
 MARKS: dict[Status, Line] = {
     "block": ("✗", "red"),

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from eagle3_agent.protocol.values import SampleCheck, Substitute, VerifyReport
 
-from .render import Line, table
+from .outcomes import Line
+from .render import table
 
 #: Samples listed when all agree, wrong ones first; and files named.
 _LISTED, _NAMED = 20, 20

@@ -19,7 +19,7 @@ from eagle3_agent.causes import CauseFinder
 from eagle3_agent.protocol import to_json
 from eagle3_agent.protocol.messages import StreamName
 from eagle3_agent.protocol.values import Problem, RunDetail
-from eagle3_console import scrub
+from eagle3_console import render_cause, scrub
 from eagle3_console.errors import ConsoleError, ExitCode
 from eagle3_console.linkstate import LinkPort
 
@@ -142,10 +142,7 @@ def _members(detail: RunDetail, kept: dict[StreamName, _Kept]) -> dict[str, byte
         cause = finder.cause(detail.summary.error)
     told = "no error was found in the log"
     if cause is not None:
-        where = f"{cause.where.file}:{cause.where.line}" if cause.where else ""
-        followed = [f"followed: {f.text}" for f in cause.followed]
-        lines = [cause.sentence, where, cause.means, cause.todo, *cause.before, *followed]
-        told = "\n".join(filter(None, lines))
+        told = "\n".join(text.strip() for text, _ in render_cause.lines(cause))
     cut = " (its middle is left out)" if kept["output"].left_out else ""
     return {
         "README.txt": _README.format(mask=scrub.MASK, cut=cut).encode(),

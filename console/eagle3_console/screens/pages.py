@@ -16,7 +16,7 @@ from eagle3_console.errors import ConsoleError
 from eagle3_console.hosttext import clean
 from eagle3_console.linkstate import Piece
 from eagle3_console.store import State, kept_tail
-from eagle3_console.widgets import ink
+from eagle3_console.widgets import cause, ink
 from eagle3_console.widgets.pages import Known, errors_page, run_page
 from eagle3_console.widgets.panel import Panel
 
@@ -122,10 +122,8 @@ class ErrorsScreen(RunReading):
 
     def cause_line(self) -> int | None:
         """The line of the run's log where the cause begins; None where that is not known."""
-        detail = self.state.details.get(self.run)
-        standing = self.standing(self.state)
-        cause = (standing.cause if standing else None) or (detail.cause if detail else None)
-        return cause.line if cause is not None else None
+        first = cause.known(self.standing(self.state), self.state.details.get(self.run))
+        return first.line if first is not None else None
 
     def page(self, state: State, width: int) -> list[Content]:
         run = state.find(self.run)

@@ -7,10 +7,17 @@ from collections.abc import Sequence
 
 from textual.content import Content
 
-from eagle3_agent.protocol.values import Cause, Followed
+from eagle3_agent.protocol.fold import Standing
+from eagle3_agent.protocol.values import Cause, Followed, RunDetail
 from eagle3_console.hosttext import clean, crop, folded
 
 from . import ink
+
+
+def known(standing: Standing | None, detail: RunDetail | None) -> Cause | None:
+    """What is at hand of a run's cause: by its events, else as the agent read its log."""
+    told = standing.cause if standing is not None else None
+    return told or (detail.cause if detail is not None else None)
 
 
 def headline(cause: Cause) -> str:

@@ -18,8 +18,7 @@ from eagle3_console.outcomes import WRONG
 from eagle3_console.store import State
 from eagle3_console.verdicts import already_known
 
-from . import ink, throughput
-from .cause import cause_rows
+from . import cause, ink, throughput
 from .events import event_line
 from .events import rows as event_rows
 from .run import error_headline, stage_items, where
@@ -198,10 +197,10 @@ def errors_page(known: Known, state: State, width: int) -> list[Content]:
     """What happened first, in one screen; what followed from it is folded below."""
     run, standing = known.run, known.standing
     error = standing.error or run.error
-    cause = standing.cause or (known.detail.cause if known.detail is not None else None)
+    first = cause.known(standing, known.detail)
     rows = [ink.cut(_what_became(known, state), width), *before_it(known, width)]
-    if cause is not None:
-        rows += section("What happened first", cause_rows(cause, width))
+    if first is not None:
+        rows += section("What happened first", cause.cause_rows(first, width))
     elif error is not None:
         rows += section("What happened first", error_rows(error, width))
     elif run.state in ("failed", "lost"):
